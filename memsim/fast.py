@@ -1,0 +1,216 @@
+"""The fast engine: segments of a trace as arrays, replayed by the compiled loop, equal ones only once.
+
+Enters a trace, a system and the placement; leaves the same `Outcome` as `reference`, bit for bit. The
+event loop is in `fast_loop`; here is packing, reuse and the sum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import accumulate
+
+import numpy as np
+
+from memsim import fast_loop
+from memsim.errors import MemsimError
+from memsim.fast_state import (  # fmt: skip
+    DIGEST, END_PS, ISSUED, MOVED, READY_PS, REQUESTS, START_PS, Counts, Hardware, Work,
+    fresh_state,
+)
+from memsim.jit import is_compiled, mark_compiled
+from memsim.program import UNIT_SHARES, Program, build_program
+from memsim.result import LATENCY_BUCKETS, Outcome, empty_outcome
+from memsim.rules import PIECE_AT, REGION, ROW_BYTES, ROWS, SHARE_AT, TILE_ROWS, Memory
+from memsim.segments import split
+from memsim.system import System
+from memsim.trace_read import TraceFile
+
+_MEMO_SEGMENTS = 256  # outcomes kept for reuse; layers of a step repeat within a few dozen segments
+_FIRST_REQUESTS = 4096  # table of requests in flight, doubled when it is too small
+_MOST_REQUESTS = 1 << 26
+
+Memo = OrderedDict[bytes, Counts]
+
+
+def run(
+    trace: TraceFile,
+    system: System,
+    memory: Memory,
+    quantum_bytes: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Replay a trace. progress(kernels ended, kernels) is called as they end."""
+    if not is_compiled():
+        print("memsim: compiling the engine, once after an install (about 15 s) ...", file=sys.stderr, flush=True)
+    hardware = pack_hardware(system, quantum_bytes)
+    total = empty_outcome(trace.kernel_count, len(trace.regions), len(system.tiers), len(system.links))
+    memo: Memo = OrderedDict()
+    begin_ps, done = 0, 0
+    for segment in split(trace.kernels()):
+        program = build_program(
+            segment.launches, segment.waits, segment.new_step, system.initiator, memory.regions[:, ROW_BYTES]
+        )
+        regions, program, local = localize(program, memory)
+        counts = _replay_once(hardware, program, local, system, memo)
+        add_segment(total, counts, done, regions, begin_ps)
+        done += len(segment.launches)
+        begin_ps = int(total.end_ps[:done].max()) if done else 0
+        if progress is not None:
+            progress(done, trace.kernel_count)
+    mark_compiled()
+    return total
+
+
+def _replay_once(
+    hardware: Hardware, program: Program, memory: Memory, system: System, memo: Memo
+) -> Counts:
+    key = _fingerprint(program, memory)
+    counts = memo.get(key)
+    if counts is None:
+        counts = replay_segment(hardware, program, memory, system)
+        memo[key] = counts
+        if len(memo) > _MEMO_SEGMENTS:
+            memo.popitem(last=False)
+    else:
+        memo.move_to_end(key)
+    return counts
+
+
+def _fingerprint(program: Program, memory: Memory) -> bytes:
+    """Equal for segments that replay alike: same kernels, ops, layouts and placement."""
+    digest = hashlib.blake2b(digest_size=16)
+    for array in (*program[:-1], *program.ops, *memory):
+        digest.update(len(array).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.digest()
+
+
+def localize(program: Program, memory: Memory) -> tuple[np.ndarray, Program, Memory]:
+    """Number the regions of a program from 0.
+
+    Returns the regions (int64[n], their ids), the program and the memory in the new numbers.
+    """
+    regions, numbers = np.unique(program.ops.table[:, REGION], return_inverse=True)
+    table = program.ops.table.copy()
+    table[:, REGION] = numbers
+    pieces, piece_at = _pick(memory.regions[:, PIECE_AT], regions)
+    shares, share_at = _pick(memory.pieces[:, SHARE_AT], pieces)
+    local = Memory(
+        regions=_with_offsets(memory.regions[regions], PIECE_AT, piece_at),
+        pieces=_with_offsets(memory.pieces[pieces], SHARE_AT, share_at),
+        shares=memory.shares[shares],
+    )
+    return regions, program._replace(ops=program.ops._replace(table=table)), local
+
+
+def _with_offsets(rows: np.ndarray, column: int, offsets: np.ndarray) -> np.ndarray:
+    """Rows of a table with new offsets in a column, and the row that ends it."""
+    table = np.vstack([rows, np.zeros_like(rows[:1]) if len(rows) else np.zeros((1, rows.shape[1]), np.int64)])
+    table[:, column] = offsets
+    return table
+
+
+def _pick(offsets: np.ndarray, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Items of some owners in a list grouped by owner, and the offsets of the list that they make."""
+    counts = offsets[owners + 1] - offsets[owners]
+    ends = np.cumsum(counts)
+    items = np.arange(counts.sum()) + np.repeat(offsets[owners] - (ends - counts), counts)
+    return items.astype(np.int64), np.concatenate([np.zeros(1, np.int64), ends]).astype(np.int64)
+
+
+def replay_segment(hardware: Hardware, program: Program, memory: Memory, system: System) -> Counts:
+    """Replay one segment from time 0 on an idle machine."""
+    slots, most = most_alive(program, system)
+    work = pack_work(program)
+    requests = _FIRST_REQUESTS
+    while requests <= _MOST_REQUESTS:
+        counts = empty_counts(len(program.launch_ps), len(memory.regions) - 1, system)
+        state = fresh_state(hardware, work, slots, most, requests)
+        status = fast_loop.run(hardware, work, memory, state, counts)
+        if status == fast_loop.DONE:
+            return counts
+        if status == fast_loop.STUCK:
+            raise MemsimError("the replay ran out of events before its kernels ended; this is a fault of memsim")
+        requests *= 2
+    raise MemsimError(f"more than {_MOST_REQUESTS} requests in flight; raise --quantum or lower tiles_in_flight")
+
+
+def empty_counts(kernels: int, regions: int, system: System) -> Counts:
+    """Counts of a segment before it runs; times are -1."""
+    places, links = len(system.tiers) + 1 + len(system.links), len(system.links)
+    times = np.zeros((kernels, 5), np.int64)
+    times[:, : END_PS + 1] = -1
+    return Counts(
+        kernels=times,
+        kernel_moved=np.zeros((kernels, places, 2), np.int64),
+        ledger=np.zeros((regions, len(system.tiers) + 1, 4), np.int64),
+        waiting_ps=np.zeros(places + links + 1, np.int64),
+        latency=np.zeros((len(system.tiers) + 1, LATENCY_BUCKETS), np.int64),
+    )
+
+
+def most_alive(program: Program, system: System) -> tuple[int, int]:
+    """Blocks that can live at once, and tiles that one block can have outstanding."""
+    blocks = int(program.block_at[-1])
+    slots = min(blocks, system.initiator.units * int((UNIT_SHARES // program.unit_shares).max()))
+    ops = program.ops
+    tiles_of_op = -(-ops.table[:, ROWS] // ops.table[:, TILE_ROWS])
+    tiles_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(tiles_of_op)])
+    tiles_of_block = tiles_before[program.op_at[1:]] - tiles_before[program.op_at[:-1]]
+    kernel_of_block = np.repeat(np.arange(len(program.tiles)), np.diff(program.block_at))
+    most = np.minimum(program.tiles[kernel_of_block], tiles_of_block).max(initial=1)
+    return slots, max(1, int(most))
+
+
+def add_segment(total: Outcome, counts: Counts, first: int, regions: np.ndarray, begin_ps: int) -> None:
+    """Add a segment that began at begin_ps, its kernels numbered from `first` on."""
+    here = slice(first, first + len(counts.kernels))
+    total.ready_ps[here] = counts.kernels[:, READY_PS] + begin_ps
+    total.start_ps[here] = counts.kernels[:, START_PS] + begin_ps
+    total.end_ps[here] = counts.kernels[:, END_PS] + begin_ps
+    total.requests[here] = counts.kernels[:, REQUESTS]
+    total.digest[here] = counts.kernels[:, DIGEST]
+    total.kernel_moved[here] = counts.kernel_moved
+    total.issued[regions] += counts.ledger[:, :, ISSUED : ISSUED + 2]
+    total.moved[regions] += counts.ledger[:, :, MOVED : MOVED + 2]
+    places, links = len(total.waiting_ps), len(total.tags_waiting_ps)
+    total.waiting_ps[:] += counts.waiting_ps[:places]
+    total.tags_waiting_ps[:] += counts.waiting_ps[places : places + links]
+    total.units_waiting_ps[:] += counts.waiting_ps[-1:]
+    total.latency[:] += counts.latency
+
+
+def pack_hardware(system: System, quantum_bytes: int) -> Hardware:
+    """The machine as tables; the cache follows the tiers, and a last row ends the lists."""
+    tiers, cache, links = system.tiers, system.cache, system.links
+    routes = [*system.routes, ()]
+    rows = [(t.channels, t.channel_mbps, t.interleave_bytes, t.unit_bytes, t.latency_ps) for t in tiers]
+    rows += [(1, cache.mbps, 1, 1, cache.latency_ps), (0, 1, 1, 1, 1)]
+    server_at = accumulate((row[0] for row in rows[:-1]), initial=0)
+    route_at = accumulate((len(route) for route in routes), initial=0)
+    route_ps = [sum(links[i].latency_ps for i in route) for route in [*routes, ()]]
+    table = [(s, *row, r, p) for s, row, r, p in zip(server_at, rows, route_at, route_ps, strict=True)]
+    initiator = system.initiator
+    sizes = (initiator.units, initiator.unit_outstanding_bytes, quantum_bytes, len(tiers) + 1, len(links))
+    return Hardware(
+        sizes=np.array(sizes, np.int64),
+        tiers=np.array(table, np.int64),
+        links=np.array([(k.mbps, k.latency_ps, k.tags, k.tag_bytes) for k in links], np.int64).reshape(-1, 4),
+        route=np.array([link for route in routes for link in route], np.int64),
+    )
+
+
+def pack_work(program: Program) -> Work:
+    """A program as the tables of the compiled loop."""
+    kernels = len(program.launch_ps)
+    columns = (
+        program.launch_ps, program.wait_at, program.block_at, program.unit_shares, program.tiles,
+        program.in_order, program.flops, program.mflops, program.startup_ps, program.drain_ps,
+    )  # fmt: skip
+    table = np.zeros((kernels + 1, len(columns)), np.int64)
+    for i, column in enumerate(columns):
+        table[: len(column), i] = column
+    return Work(table, program.wait_for, program.op_at, program.ops)

@@ -1,0 +1,74 @@
+"""How the engine's functions are compiled: one decorator, and a file cache that cannot go stale.
+
+numba's file cache does not notice a change in a function called from another file, and code compiled
+with bounds checks would be reused without them. So the cache folder's name carries a digest of all
+compiled sources and of the mode. `MEMSIM_CACHE_DIR` moves the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import tempfile
+from pathlib import Path
+
+import numba
+
+COMPILED_SOURCES = ("rules.py", "fast_loop.py", "fast_state.py")
+_MARK = "compiled"
+
+
+def _digest() -> str:
+    here = Path(__file__).parent
+    text = b"".join((here / name).read_bytes() for name in COMPILED_SOURCES)
+    versions = f"{numba.__version__} {platform.python_version()} {platform.machine()}"
+    return hashlib.sha256(text + versions.encode()).hexdigest()[:16]
+
+
+def _cache_root() -> Path:
+    named = os.environ.get("MEMSIM_CACHE_DIR")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "memsim"
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _cache_folder() -> Path:
+    mode = "checked" if numba.config.BOUNDSCHECK else "plain"  # type: ignore[attr-defined]
+    folder = _cache_root() / f"{_digest()}-{mode}"
+    if _writable(folder):
+        return folder
+    return Path(tempfile.mkdtemp(prefix="memsim-"))  # a read-only home: compile anew each run
+
+
+CACHE_FOLDER = _cache_folder()
+numba.config.CACHE_DIR = str(CACHE_FOLDER)  # type: ignore[attr-defined]
+
+# For functions that Python calls.
+jit = numba.njit(cache=True, nogil=True, _nrt=False, error_model="numpy")
+# For functions that only compiled code calls: no wrapper for Python to compile, nothing of its own to
+# cache (the caller's cache entry holds it). It halves the time of the first run.
+inner = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, _nrt=False, error_model="numpy")
+
+
+def is_compiled() -> bool:
+    """Whether a run has filled the cache before, so that nothing is left to compile."""
+    return bool(numba.config.DISABLE_JIT) or (CACHE_FOLDER / _MARK).exists()  # type: ignore[attr-defined]
+
+
+def mark_compiled() -> None:
+    """Remember that the cache is filled. A full disk only costs the next run its notice."""
+    try:
+        (CACHE_FOLDER / _MARK).touch()
+    except OSError:
+        return

@@ -1,0 +1,154 @@
+"""From kernels and accesses to block programs: arrays that both engines walk.
+
+A program holds one or more kernels, numbered from 0 in file order, their blocks numbered through,
+and each block's ops (its accesses, with runs of `even` and `each` accesses dealt out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from memsim.rules import GATHER_AT, Ops
+from memsim.system import Initiator
+from memsim.trace import Accesses, Kernel
+
+UNIT_SHARES = 720_720  # a unit in shares: divisible by every occupancy up to 16
+_ONE, _EVEN, _EACH = 0, 1, 2
+
+Int64s = np.ndarray
+
+
+class Program(NamedTuple):
+    """Kernels and their blocks; int64[kernels] unless said.
+
+    launch_ps    launch gap, with the graph launch where the kernel is the first of its step
+    wait_at, wait_for   int64[kernels + 1], int64[m]: kernels of this program that must have ended
+    block_at     int64[kernels + 1]: first block of each kernel
+    unit_shares  shares of a unit that one block takes
+    tiles        tiles that a block has outstanding at most
+    in_order     0 / 1
+    flops, mflops   arithmetic of a worked tile, and the unit's rate for it
+    startup_ps, drain_ps
+    op_at        int64[blocks + 1]: first op of each block
+    ops          the ops
+    """
+
+    launch_ps: Int64s
+    wait_at: Int64s
+    wait_for: Int64s
+    block_at: Int64s
+    unit_shares: Int64s
+    tiles: Int64s
+    in_order: Int64s
+    flops: Int64s
+    mflops: Int64s
+    startup_ps: Int64s
+    drain_ps: Int64s
+    op_at: Int64s
+    ops: Ops
+
+
+def build_program(
+    launches: Sequence[tuple[Kernel, Accesses]],
+    waits: Sequence[Sequence[int]],
+    new_step: Sequence[bool],
+    initiator: Initiator,
+    row_bytes: Int64s,
+) -> Program:
+    """Arrays of some kernels.
+
+    waits      for each, the kernels of this program (by position) that must have ended
+    new_step   whether it is the first of its step
+    row_bytes  int64[regions], row size of every region of the trace [bytes]
+    """
+    kernels = [kernel for kernel, _ in launches]
+    dealt = [_deal(kernel, accesses, row_bytes) for kernel, accesses in launches]
+    return Program(
+        launch_ps=_ints(
+            initiator.launch_gap_ps + (initiator.graph_launch_ps if new else 0) for new in new_step
+        ),
+        wait_at=_offsets([len(w) for w in waits]),
+        wait_for=_ints(k for w in waits for k in w),
+        block_at=_offsets([k.blocks for k in kernels]),
+        unit_shares=_ints(max(1, UNIT_SHARES // k.blocks_per_unit) for k in kernels),
+        tiles=_ints(k.tiles_in_flight for k in kernels),
+        in_order=_ints(k.retire == "in_order" for k in kernels),
+        flops=_ints(k.flops_per_tile for k in kernels),
+        mflops=_ints(_rate(k, initiator) for k in kernels),
+        startup_ps=_ints(k.startup_ps for k in kernels),
+        drain_ps=_ints(k.drain_ps for k in kernels),
+        op_at=_offsets(np.concatenate([counts for _, counts in dealt])),
+        ops=_join([ops for ops, _ in dealt]),
+    )
+
+
+def _ints(values: object) -> Int64s:
+    return np.array(list(values), np.int64)  # type: ignore[call-overload]
+
+
+def _offsets(counts: Sequence[int] | Int64s) -> Int64s:
+    return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))]).astype(np.int64)
+
+
+def _rate(kernel: Kernel, initiator: Initiator) -> int:
+    rates = {"bf16": initiator.bf16_mflops, "fp8": initiator.fp8_mflops, "fp32": initiator.fp32_mflops}
+    return rates.get(kernel.flops_unit, 1)
+
+
+def _deal(kernel: Kernel, accesses: Accesses, row_bytes: Int64s) -> tuple[Ops, Int64s]:
+    """Ops of one kernel sorted by block, and the number of ops of each of its blocks."""
+    span = accesses.block_last - accesses.block + 1
+    source = np.repeat(np.arange(len(span)), span)  # access of each op
+    place = np.arange(len(source)) - np.repeat(np.cumsum(span) - span, span)  # its block's place in the run
+    even = accesses.spread[source] == _EVEN
+    skipped, rows = _dealt_rows(accesses, source, place, span)
+    begin = np.where(even, skipped, 0)
+    rows = np.where(even, rows, accesses.rows[source])
+    block = accesses.block[source] + place
+    order = np.lexsort((source, block))
+    order = order[rows[order] > 0]
+    source, begin, rows, place, block = source[order], begin[order], rows[order], place[order], block[order]
+    gathered = accesses.gather_at[source] >= 0
+    worked = accesses.worked[source]
+    region = accesses.region[source]
+    columns = (
+        region,
+        accesses.write[source],
+        (accesses.spread[source] == _EACH) & (place > 0),
+        np.where(gathered, 0, accesses.first_row[source] + begin * accesses.stride[source]),
+        rows,
+        accesses.stride[source],
+        np.where(gathered, accesses.gather_at[source] + begin, -1),
+        np.where(worked, kernel.tile_rows, np.maximum(1, kernel.tile_bytes // row_bytes[region])),
+        worked,
+        accesses.dependent[source],
+    )
+    ops = Ops(np.stack([column.astype(np.int64) for column in columns], axis=1), accesses.gather_rows)
+    return ops, np.bincount(block, minlength=kernel.blocks).astype(np.int64)
+
+
+def _dealt_rows(
+    accesses: Accesses, source: Int64s, place: Int64s, span: Int64s
+) -> tuple[Int64s, Int64s]:
+    """First row and rows of each op of an `even` access: whole grains, the first blocks get one more."""
+    grain, total = accesses.grain[source], accesses.rows[source]
+    grains = -(-total // grain)
+    each, extra = np.divmod(grains, span[source])
+    begin = (each * place + np.minimum(place, extra)) * grain
+    end = begin + (each + (place < extra)) * grain
+    return begin, np.minimum(end, total) - begin
+
+
+def _join(parts: Sequence[Ops]) -> Ops:
+    """Ops of several kernels one after another, their gather lists joined."""
+    if len(parts) == 1:
+        return parts[0]
+    shifts = np.cumsum([0] + [len(part.gather_rows) for part in parts[:-1]])
+    tables = [part.table.copy() for part in parts]
+    for table, shift in zip(tables, shifts, strict=True):
+        gathers = table[:, GATHER_AT]
+        gathers[gathers >= 0] += shift
+    return Ops(np.concatenate(tables), np.concatenate([part.gather_rows for part in parts]))

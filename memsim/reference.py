@@ -1,0 +1,471 @@
+"""The replay model of docs/model.md as simpy processes: written to be read, slow, and the proof.
+
+It replays the whole trace in one run, every kernel of it, and shares with the fast engine only what
+does not wait. Use it for traces of up to 10^5 requests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import simpy
+
+from memsim import rules
+from memsim.program import UNIT_SHARES, Program, build_program
+from memsim.result import READ, WRITE, Outcome, empty_outcome
+from memsim.rules import Memory
+from memsim.segments import split
+from memsim.system import System, Tier
+from memsim.trace_read import TraceFile
+
+COMPLETE, WORKED, BLOCK_END, START, PLACE, ISSUE = range(6)  # phases of an instant
+
+Steps = Generator[simpy.Event, object, None]
+
+
+class Station:
+    """A server that takes work in order of arrival and keeps the remainder of its division."""
+
+    def __init__(self) -> None:
+        self.begin_ps = 0  # of the busy period
+        self.work = 0  # in it so far
+        self.rate = 1
+
+    @property
+    def free_ps(self) -> int:
+        """When all work so far is done."""
+        return self.begin_ps + -(-self.work * 1_000_000 // self.rate)
+
+    def book(self, now_ps: int, work: int, rate: int) -> int:
+        """Take work that arrives now; returns when it ends."""
+        if now_ps >= self.free_ps or rate != self.rate:
+            self.begin_ps, self.work = max(now_ps, self.free_ps), 0
+        self.rate = rate
+        self.work += work
+        return self.free_ps
+
+
+class Pool:
+    """Credits that are lent; who finds too few waits in line."""
+
+    def __init__(self, env: simpy.Environment, credits: int) -> None:
+        self.env = env
+        self.size = credits
+        self.free = credits
+        self.line: deque[tuple[int, simpy.Event]] = deque()
+
+    def take(self, credits: int) -> simpy.Event | None:
+        """Take credits at once (None), or the event that will say that they are granted."""
+        if not self.line and credits <= self.free:
+            self.free -= credits
+            return None
+        granted = self.env.event()
+        self.line.append((credits, granted))
+        return granted
+
+    def give_back(self, credits: int) -> None:
+        """Return credits; the oldest in line get theirs while they suffice."""
+        self.free += credits
+        while self.line and self.line[0][0] <= self.free:
+            needed, granted = self.line.popleft()
+            self.free -= needed
+            granted.succeed()
+
+
+@dataclass
+class Tile:
+    """Rows that a block asks for together."""
+
+    number: int
+    op: int
+    begin: int
+    end: int
+    first_of_op: bool
+    left: int = 0  # requests still out
+    asked: bool = False  # all its requests are issued
+
+
+@dataclass
+class Block:
+    """A thread block that lives on a unit."""
+
+    kernel: int
+    block: int
+    unit: int
+    emptied: simpy.Event
+    requests: int = 0
+    outstanding: int = 0
+    asked: bool = False  # all its tiles are asked for
+    wake: simpy.Event | None = None
+    next_tile: Tile | None = None
+    in_line: deque[Tile] = field(default_factory=deque)  # in order: tiles not yet booked
+    worked_ps: int = 0
+
+
+@dataclass
+class Request:
+    """A contiguous piece of a tile in one tier (or the cache)."""
+
+    block: Block
+    tile: Tile
+    number: int
+    tier: int
+    offset: int
+    nbytes: int
+    moved: int
+    write: int
+    issue_ps: int = 0
+
+
+class Machine:
+    """Stations and pools of a system, and what they served."""
+
+    def __init__(self, env: simpy.Environment, system: System) -> None:
+        self.system = system
+        self.cache = len(system.tiers)  # the cache's number among the tiers
+        self.channels = [[Station() for _ in range(tier.channels)] for tier in system.tiers]
+        self.cache_server = Station()
+        self.links = [(Station(), Station()) for _ in system.links]  # inward, outward
+        self.arithmetic = [Station() for _ in range(system.initiator.units)]
+        self.unit_pools = [
+            Pool(env, system.initiator.unit_outstanding_bytes) for _ in range(system.initiator.units)
+        ]
+        self.tag_pools = [Pool(env, link.tags) for link in system.links]
+
+    def route(self, tier: int) -> tuple[int, ...]:
+        """Links from the initiator outward; none to the cache."""
+        return () if tier == self.cache else self.system.routes[tier]
+
+    def route_ps(self, tier: int) -> int:
+        """Latency of a tier's route, one way."""
+        return sum(self.system.links[link].latency_ps for link in self.route(tier))
+
+    def moved_bytes(self, tier: int, offset: int, nbytes: int) -> int:
+        """Bytes that a tier moves for a request."""
+        if tier == self.cache:
+            return nbytes
+        return int(rules.rounded_bytes(offset, nbytes, self.system.tiers[tier].unit_bytes))
+
+    def credits(self, request: Request) -> list[tuple[Pool, int]]:
+        """Pools that a request needs, in order, with the credits it takes of each."""
+        unit = self.unit_pools[request.block.unit]
+        needs = [(unit, min(request.nbytes, unit.size))]
+        for link in self.route(request.tier):
+            pool = self.tag_pools[link]
+            tags = -(-request.moved // self.system.links[link].tag_bytes)
+            needs.append((pool, min(tags, pool.size)))
+        return needs
+
+
+class Replay:
+    """One run: processes for launches, blocks and requests on one clock."""
+
+    def __init__(self, system: System, program: Program, memory: Memory, quantum_bytes: int, regions: int):
+        self.env = simpy.Environment()
+        self.system, self.program, self.memory = system, program, memory
+        self.quantum_bytes = quantum_bytes
+        self.machine = Machine(self.env, system)
+        kernels = len(program.launch_ps)
+        self.out = empty_outcome(kernels, regions, len(system.tiers), len(system.links))
+        self.ended = [self.env.event() for _ in range(kernels)]
+        self.blocks_left = np.diff(program.block_at).tolist()
+        self.next_block = program.block_at[:-1].tolist()
+        self.started = 0
+        self.room = [UNIT_SHARES] * system.initiator.units
+        self.placing = False
+        self.on_end: Callable[[int], None] = lambda _: None
+
+    def at(self, delay_ps: int, phase: int, major: int = 0, minor: int = 0) -> simpy.Event:
+        """The one way to let time pass: an event in `phase` of a later instant, ordered by its key.
+
+        simpy's own events have priorities 0 and 1 and so come at once.
+        """
+        event = self.env.event()
+        event._ok, event._value = True, None
+        priority = 2 + (phase << 90) + (int(major) << 45) + int(minor)
+        self.env.schedule(event, priority, int(delay_ps))  # type: ignore[arg-type]
+        return event
+
+    @property
+    def now_ps(self) -> int:
+        """The clock."""
+        return int(self.env.now)
+
+    # Kernels and blocks
+
+    def launch(self) -> Steps:
+        """Launch the kernels in file order."""
+        program = self.program
+        for kernel in range(len(program.launch_ps)):
+            for i in range(program.wait_at[kernel], program.wait_at[kernel + 1]):
+                yield self.ended[program.wait_for[i]]
+            self.out.ready_ps[kernel] = self.now_ps
+            yield self.at(program.launch_ps[kernel], START, kernel)
+            self.out.start_ps[kernel] = self.now_ps
+            self.started = kernel + 1
+            self.place_soon()
+
+    def place_soon(self) -> None:
+        """Place waiting blocks in this instant, after all that makes room in it."""
+        if not self.placing:
+            self.placing = True
+            event = self.at(0, PLACE)
+            assert event.callbacks is not None
+            event.callbacks.append(lambda _: self.place())
+
+    def place(self) -> None:
+        """Give waiting blocks of started kernels to the units with the most room."""
+        self.placing = False
+        for kernel in range(self.started):
+            share = int(self.program.unit_shares[kernel])
+            while self.next_block[kernel] < self.program.block_at[kernel + 1]:
+                unit = self.room.index(max(self.room))
+                if self.room[unit] < share:
+                    break
+                self.room[unit] -= share
+                self.env.process(self.live(Block(kernel, self.next_block[kernel], unit, self.env.event())))
+                self.next_block[kernel] += 1
+
+    def live(self, block: Block) -> Steps:
+        """A block's life: start-up, tiles, drain."""
+        program, kernel, born_ps = self.program, block.kernel, self.now_ps
+        if program.op_at[block.block] == program.op_at[block.block + 1]:
+            idle_ps = int(program.startup_ps[kernel] + program.drain_ps[kernel])
+            yield self.at(max(1, idle_ps), BLOCK_END, block.block)
+            assert self.now_ps > born_ps
+        else:
+            yield self.at(program.startup_ps[kernel], ISSUE, block.block)
+            yield from self.ask_for_all(block)
+            yield block.emptied
+            yield self.at(program.drain_ps[kernel], BLOCK_END, block.block)
+        self.end_block(block)
+
+    def end_block(self, block: Block) -> None:
+        """Free the block's place; the last one ends its kernel."""
+        self.room[block.unit] += int(self.program.unit_shares[block.kernel])
+        self.place_soon()
+        self.blocks_left[block.kernel] -= 1
+        if self.blocks_left[block.kernel] == 0:
+            self.out.end_ps[block.kernel] = self.now_ps
+            self.ended[block.kernel].succeed()
+            self.on_end(block.kernel)
+
+    # Tiles
+
+    def tiles(self, block: Block) -> Iterator[Tile]:
+        """The tiles of a block's program, in order."""
+        number = 0
+        ops = self.program.ops
+        for op in range(self.program.op_at[block.block], self.program.op_at[block.block + 1]):
+            rows = int(ops.table[op, rules.ROWS])
+            tile_rows = int(ops.table[op, rules.TILE_ROWS])
+            for begin in range(0, rows, tile_rows):
+                end = min(rows, begin + tile_rows)
+                yield Tile(number, op, begin, end, begin == 0)
+                number += 1
+
+    def ask_for_all(self, block: Block) -> Steps:
+        """Issue all requests of a block, waiting for its window and for credits."""
+        for tile in self.tiles(block):
+            block.next_tile = tile
+            if not self.may_ask(block):
+                block.wake = self.env.event()
+                yield block.wake
+                yield self.at(0, ISSUE, block.block, block.requests)
+            block.outstanding += 1
+            block.in_line.append(tile)
+            for request in self.cut(block, tile):
+                yield from self.take_credits(request)
+                self.send(request)
+            tile.asked = True
+        block.asked = True
+
+    def may_ask(self, block: Block) -> bool:
+        """Whether the block may ask for its next tile."""
+        tile = block.next_tile
+        assert tile is not None
+        if tile.first_of_op and self.program.ops.table[tile.op, rules.IS_DEPENDENT]:
+            return block.outstanding == 0
+        return block.outstanding < self.program.tiles[block.kernel]
+
+    def cut(self, block: Block, tile: Tile) -> Iterator[Request]:
+        """The requests of a tile."""
+        ops = self.program.ops
+        index, second = tile.begin, 0
+        while index < tile.end:
+            tier, offset, left, index, second = (
+                int(x) for x in rules.next_span(ops, self.memory, tile.op, index, tile.end, second)
+            )
+            if ops.table[tile.op, rules.IS_HIT]:
+                tier = self.machine.cache
+            while left > 0:
+                nbytes = int(rules.request_bytes(offset, left, self.quantum_bytes))
+                moved = self.machine.moved_bytes(tier, offset, nbytes)
+                write = int(ops.table[tile.op, rules.IS_WRITE])
+                yield Request(block, tile, block.requests, tier, offset, nbytes, moved, write)
+                offset += nbytes
+                left -= nbytes
+
+    def arrive(self, block: Block, tile: Tile) -> None:
+        """A tile has arrived: work it, in order if the kernel says so."""
+        if not self.program.in_order[block.kernel]:
+            block.in_line.remove(tile)
+            self.work(block, tile)
+            return
+        while block.in_line and block.in_line[0].asked and block.in_line[0].left == 0:
+            self.work(block, block.in_line.popleft())
+
+    def work(self, block: Block, tile: Tile) -> None:
+        """Book a tile's arithmetic at its unit."""
+        program, kernel, end_ps = self.program, block.kernel, self.now_ps
+        flops = int(program.flops[kernel]) if program.ops.table[tile.op, rules.IS_WORKED] else 0
+        if flops:
+            unit = self.machine.arithmetic[block.unit]
+            end_ps = unit.book(self.now_ps, flops, int(program.mflops[kernel]))
+        if program.in_order[kernel]:
+            end_ps = block.worked_ps = max(end_ps, block.worked_ps)
+        if end_ps == self.now_ps:
+            self.end_tile(block)
+        else:
+            self.env.process(self.finish_work(block, tile, end_ps))
+
+    def finish_work(self, block: Block, tile: Tile, end_ps: int) -> Steps:
+        """Let a tile's arithmetic end."""
+        yield self.at(end_ps - self.now_ps, WORKED, block.block, tile.number)
+        self.end_tile(block)
+
+    def end_tile(self, block: Block) -> None:
+        """A tile is no longer outstanding."""
+        block.outstanding -= 1
+        if block.wake is not None:
+            if self.may_ask(block):
+                wake, block.wake = block.wake, None
+                wake.succeed()
+        elif block.asked and block.outstanding == 0:
+            block.emptied.succeed()
+
+    # Requests
+
+    def take_credits(self, request: Request) -> Steps:
+        """Take what a request needs from each pool in turn, waiting in line where it must."""
+        for number, (pool, credits) in enumerate(self.machine.credits(request)):
+            granted = pool.take(credits)
+            if granted is None:
+                continue
+            since_ps = self.now_ps
+            yield granted
+            waiting_ps = self.out.units_waiting_ps
+            if number > 0:
+                waiting_ps = self.out.tags_waiting_ps
+                number = self.machine.route(request.tier)[number - 1]
+            waiting_ps[number] += self.now_ps - since_ps
+            yield self.at(0, ISSUE, request.block.block, request.number)
+
+    def send(self, request: Request) -> None:
+        """Issue a request: count it and let it travel."""
+        request.issue_ps = self.now_ps
+        request.block.requests += 1
+        request.tile.left += 1
+        self.count(request)
+        self.env.process(self.write(request) if request.write else self.read(request))
+
+    def read(self, request: Request) -> Steps:
+        """Out to the tier, back over the links with the data."""
+        tier = request.tier
+        route = self.machine.route(tier)
+        key = (request.block.block, request.number)
+        if route:
+            yield self.at(self.machine.route_ps(tier), ISSUE, *key)
+        there_ps = self.serve(request)
+        for link in reversed(route):
+            yield self.at(there_ps - self.now_ps, ISSUE, *key)
+            there_ps = self.cross(request, link, READ)
+        yield self.at(there_ps - self.now_ps, COMPLETE, *key)
+        self.complete(request)
+
+    def write(self, request: Request) -> Steps:
+        """Over the links with the data, to the tier, and the acknowledgement back."""
+        key = (request.block.block, request.number)
+        for link in self.machine.route(request.tier):
+            there_ps = self.cross(request, link, WRITE)
+            yield self.at(there_ps - self.now_ps, ISSUE, *key)
+        there_ps = self.serve(request) + self.machine.route_ps(request.tier)
+        yield self.at(there_ps - self.now_ps, COMPLETE, *key)
+        self.complete(request)
+
+    def cross(self, request: Request, link: int, direction: int) -> int:
+        """Book one direction of a link; returns when the request is at its other end."""
+        station, spec = self.machine.links[link][direction], self.system.links[link]
+        self.out.waiting_ps[self.machine.cache + 1 + link] += max(0, station.free_ps - self.now_ps)
+        return station.book(self.now_ps, request.moved, spec.mbps) + spec.latency_ps
+
+    def serve(self, request: Request) -> int:
+        """Book the pieces of a request at its tier; returns when it has been served."""
+        if request.tier == self.machine.cache:
+            cache = self.system.cache
+            return self.book_piece(request, self.machine.cache_server, request.nbytes, cache.mbps) + cache.latency_ps
+        tier = self.system.tiers[request.tier]
+        end_ps = 0
+        for channel, moved in pieces(tier, request.offset, request.nbytes):
+            station = self.machine.channels[request.tier][channel]
+            end_ps = max(end_ps, self.book_piece(request, station, moved, tier.channel_mbps))
+        return end_ps + tier.latency_ps
+
+    def book_piece(self, request: Request, station: Station, nbytes: int, mbps: int) -> int:
+        """Book a piece and count how long it waits."""
+        self.out.waiting_ps[request.tier] += max(0, station.free_ps - self.now_ps)
+        return station.book(self.now_ps, nbytes, mbps)
+
+    def complete(self, request: Request) -> None:
+        """A request is complete: count it, return its credits, see whether its tile has arrived."""
+        block, kernel, out = request.block, request.block.kernel, self.out
+        out.latency[request.tier, rules.latency_bucket(self.now_ps - request.issue_ps)] += 1
+        number = block.block - int(self.program.block_at[kernel])
+        term = rules.digest_term(number, request.number, self.now_ps - int(out.start_ps[kernel]))
+        out.digest[kernel] = (int(out.digest[kernel]) + int(term)) % 2_147_483_647
+        for pool, credits in self.machine.credits(request):
+            pool.give_back(credits)
+        request.tile.left -= 1
+        if request.tile.asked and request.tile.left == 0:
+            self.arrive(block, request.tile)
+
+    def count(self, request: Request) -> None:
+        """Enter a request in the ledger."""
+        kernel, tier, write = request.block.kernel, request.tier, request.write
+        region = int(self.program.ops.table[request.tile.op, rules.REGION])
+        self.out.requests[kernel] += 1
+        self.out.issued[region, tier, write] += request.nbytes
+        self.out.moved[region, tier, write] += request.moved
+        for place in (tier, *(self.machine.cache + 1 + link for link in self.machine.route(tier))):
+            self.out.kernel_moved[kernel, place, write] += request.moved
+
+
+def pieces(tier: Tier, offset: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    """Channels that a request uses at a tier, with the bytes that each moves."""
+    while nbytes > 0:
+        piece = int(rules.piece_bytes(offset, nbytes, tier.interleave_bytes))
+        channel = int(rules.channel_of(offset, tier.interleave_bytes, tier.channels))
+        yield channel, int(rules.rounded_bytes(offset, piece, tier.unit_bytes))
+        offset += piece
+        nbytes -= piece
+
+
+def run(
+    trace: TraceFile,
+    system: System,
+    memory: Memory,
+    quantum_bytes: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Replay a trace. progress(kernels ended, kernels) is called as they end."""
+    (whole,) = split(trace.kernels(), apart=False)
+    program = build_program(whole.launches, whole.waits, whole.new_step, system.initiator, memory.regions[:, rules.ROW_BYTES])
+    replay = Replay(system, program, memory, quantum_bytes, len(trace.regions))
+    if progress is not None:
+        replay.on_end = lambda kernel: progress(kernel + 1, trace.kernel_count)
+    replay.env.process(replay.launch())
+    replay.env.run()
+    return replay.out

@@ -1,0 +1,169 @@
+"""What a replay gives back: integers per kernel, per tier and per link, never a time per request.
+
+`Outcome` is what an engine counts, as arrays; both engines must fill it alike, bit for bit. `Result`
+is the same with names, sums and the figures that people ask for; `simulate` builds it, `report`
+prints it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+
+READ, WRITE = 0, 1
+LATENCY_BUCKETS = 496  # of rules.latency_bucket
+
+
+class Outcome(NamedTuple):
+    """What an engine counted. A place is a tier (0..T-1), the cache (T) or a link (T+1..).
+
+    ready_ps, start_ps, end_ps : int64[kernels]  when a kernel's predecessors were done, when its first
+        block could start (ready + launch), when its last block ended
+    requests : int64[kernels]
+    digest   : int64[kernels]  sum over requests of a mix of block, number and completion - start
+    kernel_moved : int64[kernels, places, 2]  bytes moved by each place, read and written
+    issued, moved : int64[regions, T + 1, 2]  bytes that blocks asked for and bytes served, by region;
+        moved differs from issued by the rounding to a tier's unit
+    waiting_ps : int64[places]  time that pieces waited for a channel, a cache or a link to come free
+    tags_waiting_ps : int64[links]  time that blocks waited for a link's tags
+    units_waiting_ps : int64[1]  time that blocks waited for their unit's outstanding bytes
+    latency : int64[T + 1, LATENCY_BUCKETS]  histogram of issue to completion (see rules.latency_bucket)
+    """
+
+    ready_ps: Int64s
+    start_ps: Int64s
+    end_ps: Int64s
+    requests: Int64s
+    digest: Int64s
+    kernel_moved: Int64s
+    issued: Int64s
+    moved: Int64s
+    waiting_ps: Int64s
+    tags_waiting_ps: Int64s
+    units_waiting_ps: Int64s
+    latency: Int64s
+
+
+def empty_outcome(kernels: int, regions: int, tiers: int, links: int) -> Outcome:
+    """An outcome with nothing counted; times are -1."""
+    return Outcome(
+        ready_ps=np.full(kernels, -1, np.int64),
+        start_ps=np.full(kernels, -1, np.int64),
+        end_ps=np.full(kernels, -1, np.int64),
+        requests=np.zeros(kernels, np.int64),
+        digest=np.zeros(kernels, np.int64),
+        kernel_moved=np.zeros((kernels, tiers + 1 + links, 2), np.int64),
+        issued=np.zeros((regions, tiers + 1, 2), np.int64),
+        moved=np.zeros((regions, tiers + 1, 2), np.int64),
+        waiting_ps=np.zeros(tiers + 1 + links, np.int64),
+        tags_waiting_ps=np.zeros(links, np.int64),
+        units_waiting_ps=np.zeros(1, np.int64),
+        latency=np.zeros((tiers + 1, LATENCY_BUCKETS), np.int64),
+    )
+
+
+@dataclass(frozen=True)
+class PlaceTotals:
+    """One tier or link over the whole replay.
+
+    kind             "tier" or "link"
+    issued_*_bytes   what blocks asked of it (tiers only; 0 on links)
+    moved_*_bytes    what it moved, rounded to its unit
+    busy_ps          moved / sustained bandwidth, the fuller direction of a link
+    waiting_ps       sum over requests of the time they waited for it (tags included on links)
+    used_bytes, capacity_bytes   of the placement (0, 0 on links)
+    requests, p50_ps, p99_ps     latency of requests, issue to completion (tiers only)
+    """
+
+    name: str
+    kind: str
+    issued_read_bytes: int
+    issued_write_bytes: int
+    moved_read_bytes: int
+    moved_write_bytes: int
+    busy_ps: int
+    waiting_ps: int
+    sustained_mbps: int
+    peak_mbps: int
+    used_bytes: int = 0
+    capacity_bytes: int = 0
+    requests: int = 0
+    p50_ps: int = 0
+    p99_ps: int = 0
+
+
+@dataclass(frozen=True)
+class FamilyTotals:
+    """All kernels of one family.
+
+    time_ps       sum of end - ready, launch included
+    bytes_*       unique bytes of regions that each kernel touches, summed over kernels
+    naive_ps      sum of launch + t0 + bytes / bandwidth of the slowest place
+    naive_place   the tier or link that this bandwidth belongs to
+    bound         the resource whose tenfold increase shortens its longest kernel most ("" if not asked)
+    bound_share   by how much it shortens it, share of its time
+    """
+
+    name: str
+    kernels: int
+    time_ps: int
+    bytes_read: int
+    bytes_written: int
+    bytes_issued: int
+    naive_ps: int
+    naive_place: str
+    bound: str = ""
+    bound_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """A replay with names and sums.
+
+    step_ps       time of each step;  tokens_per_step  tokens it emits a sequence
+    bytes_read, bytes_written   by region kind: unique bytes of its regions that a kernel touches
+    bytes_issued                by region kind: what blocks asked for, reads and writes
+    cache_hit_bytes, rounding_bytes   the two other terms of the ledger:
+                  issued = cache hits + moved by tiers - rounding
+    provenance    worst of all inputs;  assumed  paths of the assumed ones
+    digest        one number for all completion times
+    """
+
+    trace: str
+    model: str
+    machine: str
+    engine: str
+    context_tokens: int
+    batch: int
+    steps: int
+    tokens_per_step: int
+    step_ps: tuple[int, ...]
+    families: tuple[FamilyTotals, ...]
+    tiers: tuple[PlaceTotals, ...]
+    links: tuple[PlaceTotals, ...]
+    bytes_read: dict[str, int]
+    bytes_written: dict[str, int]
+    bytes_issued: dict[str, int]
+    cache_hit_bytes: int
+    rounding_bytes: int
+    requests: int
+    digest: str
+    provenance: str
+    assumed: tuple[str, ...]
+    interval: str = "no interval (uncalibrated)"
+    outcome: Outcome | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def total_ps(self) -> int:
+        """Time of all steps [ps]."""
+        return sum(self.step_ps)
+
+    @property
+    def tpot_ps(self) -> int:
+        """Mean step time over the tokens that a step emits a sequence [ps]."""
+        return self.total_ps // (self.steps * self.tokens_per_step)

@@ -1,0 +1,191 @@
+"""The rules that both engines share: work to time, address to channel, rows to tiers, spans to requests.
+
+Plain integers and arrays in, integers out; nothing here waits. Every rule stands in docs/model.md.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from memsim.jit import jit
+
+_PRIME = 2_147_483_647  # 2^31 - 1: products of two residues stay inside int64
+
+
+# Columns of Ops.table.
+REGION, IS_WRITE, IS_HIT, FIRST_ROW, ROWS, STRIDE, GATHER_AT, TILE_ROWS, IS_WORKED, IS_DEPENDENT = range(10)
+# Columns of Memory.regions, .pieces and .shares.
+ROW_BYTES, PAGE_ROWS, PAGE_HEAD_BYTES, PAGE_BYTES, PIECE_AT = range(5)
+END_ROW, CHUNK_ROWS, SHARE_AT = range(3)
+TIER, WEIGHT = range(2)
+
+
+class Memory(NamedTuple):
+    """Layout and placement of regions, one row each.
+
+    regions  int64[regions + 1, 5]  layout; the first of its pieces (the last row only ends the list)
+    pieces   int64[pieces + 1, 3]   consecutive rows with one rule: end row, rows dealt at once, first share
+    shares   int64[shares, 2]       a tier and its weight
+    """
+
+    regions: np.ndarray
+    pieces: np.ndarray
+    shares: np.ndarray
+
+
+class Ops(NamedTuple):
+    """What blocks do, one op after another (see program.py).
+
+    table        int64[ops, 10]: region, write (0/1), hit (0/1), first row, rows, stride, first element in
+                 gather_rows or -1, rows of a tile, worked (0/1), dependent (0/1)
+    gather_rows  int64[m]
+    """
+
+    table: np.ndarray
+    gather_rows: np.ndarray
+
+
+@jit
+def advance(whole_ps, rest, work, rate):
+    """End of a service that begins at whole_ps + rest / rate.
+
+    work is in bytes or FLOP and rate in 10^6 of them a second, so work x 10^6 / rate is in ps.
+    Returns (whole_ps, rest) of the end; the end itself is whole_ps, one more if rest > 0.
+    """
+    total = work * 1_000_000 + rest
+    return whole_ps + total // rate, total % rate
+
+
+@jit
+def channel_of(offset, interleave_bytes, channels):
+    """Channel that serves a byte offset of a region."""
+    stripe = offset // (interleave_bytes * channels)
+    rotation = (stripe * 2_654_435_761 & 0xFFFF_FFFF) >> 16
+    return (offset // interleave_bytes + rotation) % channels
+
+
+@jit
+def rounded_bytes(offset, nbytes, unit_bytes):
+    """Bytes that a tier moves for `nbytes` at `offset`: whole transactions of unit_bytes."""
+    first = offset // unit_bytes
+    last = (offset + nbytes - 1) // unit_bytes
+    return (last - first + 1) * unit_bytes
+
+
+@jit
+def request_bytes(offset, left_bytes, quantum_bytes):
+    """Size of the next request of a span: all of it if small, else up to a multiple of the quantum."""
+    if left_bytes <= quantum_bytes:
+        return left_bytes
+    return quantum_bytes - offset % quantum_bytes
+
+
+@jit
+def piece_bytes(offset, left_bytes, interleave_bytes):
+    """Size of the next piece of a request: up to the next interleave border."""
+    return min(left_bytes, interleave_bytes - offset % interleave_bytes)
+
+
+@jit
+def locate(memory, region, row):
+    """Where a row lives.
+
+    Returns (tier, tier_row, run_rows): the tier, the row's number among those of its piece that this
+    tier holds, and how many rows from it on follow back to back in the same tier.
+    """
+    pieces, shares = memory.pieces, memory.shares
+    piece = memory.regions[region, PIECE_AT]
+    begin = 0
+    while row >= pieces[piece, END_ROW]:
+        begin = pieces[piece, END_ROW]
+        piece += 1
+    share = pieces[piece, SHARE_AT]
+    last = pieces[piece + 1, SHARE_AT] - 1
+    if share == last:
+        return shares[share, TIER], row - begin, pieces[piece, END_ROW] - row
+    chunk_rows = pieces[piece, CHUNK_ROWS]
+    chunk = (row - begin) // chunk_rows
+    inside = (row - begin) % chunk_rows
+    weight_left = 0
+    for i in range(share, last + 1):
+        weight_left += shares[i, WEIGHT]
+    while share < last:  # deal the chunks: this tier's part of those left, spread evenly
+        weight = shares[share, WEIGHT]
+        before = chunk * weight // weight_left
+        if (chunk + 1) * weight // weight_left > before:
+            chunk = before
+            break
+        chunk -= before
+        weight_left -= weight
+        share += 1
+    run_rows = min(chunk_rows - inside, pieces[piece, END_ROW] - row)
+    return shares[share, TIER], chunk * chunk_rows + inside, run_rows
+
+
+@jit
+def row_of(ops, op, index):
+    """Row of its region that is number `index` of an op."""
+    if ops.table[op, GATHER_AT] >= 0:
+        return ops.gather_rows[ops.table[op, GATHER_AT] + index]
+    return ops.table[op, FIRST_ROW] + index * ops.table[op, STRIDE]
+
+
+@jit
+def next_span(ops, memory, op, index, end, second):
+    """Next contiguous bytes of an op's rows index..end.
+
+    second is 1 when the first array of a part of a page has been given and its second is due.
+    Returns (tier, offset, nbytes, next index, next second).
+    """
+    region = ops.table[op, REGION]
+    row_bytes = memory.regions[region, ROW_BYTES]
+    tier, row, run_rows = locate(memory, region, row_of(ops, op, index))
+    rows = 1
+    if ops.table[op, GATHER_AT] < 0 and ops.table[op, STRIDE] == 1:
+        rows = min(run_rows, end - index)
+    page_rows = memory.regions[region, PAGE_ROWS]
+    if page_rows == 0:
+        return tier, row * row_bytes, rows * row_bytes, index + rows, 0
+    page = row // page_rows
+    inside = row % page_rows
+    page_bytes = memory.regions[region, PAGE_BYTES]
+    if inside == 0 and rows >= page_rows:
+        pages = rows // page_rows if page_bytes == page_rows * row_bytes else 1
+        return tier, page * page_bytes, pages * page_rows * row_bytes, index + pages * page_rows, 0
+    rows = min(rows, page_rows - inside)
+    head = memory.regions[region, PAGE_HEAD_BYTES]
+    if second == 0:
+        return tier, page * page_bytes + inside * head, rows * head, index, 1
+    rest = row_bytes - head
+    return tier, page * page_bytes + page_rows * head + inside * rest, rows * rest, index + rows, 0
+
+
+@jit
+def latency_bucket(latency_ps):
+    """Bucket of a latency in a histogram with eight buckets an octave (0..15 ps have one each)."""
+    if latency_ps < 16:
+        return latency_ps
+    octave = 0
+    rest = latency_ps
+    for step in (32, 16, 8, 4, 2, 1):
+        if rest >> step:
+            rest >>= step
+            octave += step
+    return 16 + (octave - 4) * 8 + ((latency_ps >> (octave - 3)) & 7)
+
+
+def bucket_floor_ps(bucket: int) -> int:
+    """Smallest latency that falls into a bucket [ps]."""
+    if bucket < 16:
+        return bucket
+    octave, eighth = divmod(bucket - 16, 8)
+    return (8 + eighth) << (octave + 1)
+
+
+@jit
+def digest_term(block, number, elapsed_ps):
+    """Contribution of one request to its kernel's digest; squared, so that exchanged times show."""
+    x = (elapsed_ps % _PRIME * 1_000_003 + block % _PRIME * 8_191 + number % _PRIME * 524_287) % _PRIME
+    return x * x % _PRIME

@@ -1,0 +1,56 @@
+"""Where a trace falls apart: groups of kernels that overlap with nothing outside.
+
+Kernels arrive in file order, segments leave as soon as the next one begins; memory is one segment's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from memsim.trace import Accesses, Kernel
+
+Launch = tuple[Kernel, Accesses]
+
+
+@dataclass
+class Segment:
+    """Kernels that may overlap with each other, and with no others.
+
+    waits      for each, the kernels of this segment, by position, that must have ended
+    new_step   whether it is the first of its step
+    """
+
+    launches: list[Launch] = field(default_factory=list)
+    waits: list[list[int]] = field(default_factory=list)
+    new_step: list[bool] = field(default_factory=list)
+
+
+def split(launches: Iterable[Launch], apart: bool = True) -> Iterator[Segment]:
+    """Segments of a trace in order; all kernels in one where `apart` is false.
+
+    A kernel begins a new segment when every kernel of the last one must have ended before it starts:
+    when it waits for all that nothing else in there waits for. Kernels are launched in file order, so
+    none that comes later can reach back.
+    """
+    segment = Segment()
+    position: dict[int, int] = {}  # kernels of this segment by id
+    on_stream: dict[int, int] = {}  # last kernel of each stream
+    unawaited: set[int] = set()
+    step = None
+    for kernel, accesses in launches:
+        before = set(kernel.waits_for)
+        if kernel.stream in on_stream:
+            before.add(on_stream[kernel.stream])
+        if apart and segment.launches and unawaited <= before:
+            yield segment
+            segment, position, unawaited = Segment(), {}, set()
+        segment.waits.append(sorted(position[k] for k in before if k in position))
+        segment.new_step.append(kernel.step != step)
+        position[kernel.id] = len(segment.launches)
+        segment.launches.append((kernel, accesses))
+        on_stream[kernel.stream] = kernel.id
+        unawaited = (unawaited - before) | {kernel.id}
+        step = kernel.step
+    if segment.launches:
+        yield segment
