@@ -62,16 +62,17 @@ def _bounds_of_segment(
         segment.launches, segment.waits, segment.new_step, system.initiator, memory.regions[:, ROW_BYTES]
     )
     _, program, local = localize(program, memory)
+    serial = np.array([kernel.partial_serial for kernel, _ in segment.launches])
     times_ps = {
         variant.resource: _kernel_times_ps(variant, local, quantum_bytes)
-        for variant in (Variant("", system, program), *variants(system, program))
+        for variant in (Variant("", system, program), *variants(system, program, serial))
     }
     base_ps = times_ps.pop("")
     bounds = {}
     for family, place in places.items():
         resource = min(times_ps, key=lambda name: times_ps[name][place])
         share = 1 - float(times_ps[resource][place]) / float(base_ps[place])
-        if resource == "latency" and segment.launches[place][0].partial_serial:
+        if resource == "latency" and serial[place]:
             resource = "serial chain"
         bounds[family] = Bound(resource if share > 0 else "nothing", max(0.0, share))
     return bounds
@@ -83,8 +84,11 @@ def _kernel_times_ps(variant: Variant, memory: Memory, quantum_bytes: int) -> np
     return counts.kernels[:, END_PS] - counts.kernels[:, READY_PS]
 
 
-def variants(system: System, program: Program) -> Iterator[Variant]:
-    """Ten times of each resource in turn. Of equals the first named wins."""
+def variants(system: System, program: Program, serial: np.ndarray) -> Iterator[Variant]:
+    """Ten times of each resource in turn. Of equals the first named wins.
+
+    serial  bool[kernels]: those that cannot have more in flight, each load waits for the one before
+    """
     yield from _tier_variants(system, program)
     yield from _link_variants(system, program)
     flops = program._replace(mflops=program.mflops * TENFOLD)
@@ -92,7 +96,7 @@ def variants(system: System, program: Program) -> Iterator[Variant]:
     yield Variant("latency", _quicker(system), program)
     initiator = system.initiator
     roomy = replace(initiator, unit_outstanding_bytes=initiator.unit_outstanding_bytes * TENFOLD)
-    deep = program._replace(tiles=program.tiles * TENFOLD)
+    deep = program._replace(tiles=program.tiles * np.where(serial, 1, TENFOLD))
     yield Variant("bytes in flight", replace(system, initiator=roomy), deep)
     wide = replace(initiator, units=initiator.units * TENFOLD)
     yield Variant("units", replace(system, initiator=wide), program)

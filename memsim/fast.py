@@ -17,13 +17,13 @@ import numpy as np
 from memsim import fast_loop
 from memsim.errors import MemsimError
 from memsim.fast_state import (  # fmt: skip
-    DIGEST, END_PS, ISSUED, MOVED, READY_PS, REQUESTS, START_PS, Counts, Hardware, Work,
+    CHANNELS, DIGEST, END_PS, ISSUED, MBPS, MOVED, QUANTUM_BYTES, READY_PS, REQUESTS, START_PS, Counts, Hardware, Work,
     fresh_state,
 )
 from memsim.jit import is_compiled, mark_compiled
 from memsim.program import UNIT_SHARES, Program, build_program
 from memsim.result import LATENCY_BUCKETS, Outcome, empty_outcome
-from memsim.rules import PIECE_AT, REGION, ROW_BYTES, ROWS, SHARE_AT, TILE_ROWS, Memory
+from memsim.rules import GATHER_AT, PIECE_AT, REGION, ROW_BYTES, ROWS, SHARE_AT, STRIDE, TILE_ROWS, Memory
 from memsim.segments import split
 from memsim.system import System
 from memsim.trace_read import TraceFile
@@ -125,10 +125,11 @@ def replay_segment(hardware: Hardware, program: Program, memory: Memory, system:
     """Replay one segment from time 0 on an idle machine."""
     slots, most = most_alive(program, system)
     work = pack_work(program)
+    shift = bucket_shift(hardware, program, memory)
     requests = _FIRST_REQUESTS
     while requests <= _MOST_REQUESTS:
         counts = empty_counts(len(program.launch_ps), len(memory.regions) - 1, system)
-        state = fresh_state(hardware, work, slots, most, requests)
+        state = fresh_state(hardware, work, slots, most, requests, shift)
         status = fast_loop.run(hardware, work, memory, state, counts)
         if status == fast_loop.DONE:
             return counts
@@ -150,6 +151,19 @@ def empty_counts(kernels: int, regions: int, system: System) -> Counts:
         waiting_ps=np.zeros(places + links + 1, np.int64),
         latency=np.zeros((len(system.tiers) + 1, LATENCY_BUCKETS), np.int64),
     )
+
+
+def bucket_shift(hardware: Hardware, program: Program, memory: Memory) -> int:
+    """log2 of the wheel's bucket width [ps]: about the time between completions of a busy machine."""
+    table, quantum_bytes = program.ops.table, int(hardware.sizes[QUANTUM_BYTES])
+    row_bytes = memory.regions[table[:, REGION], ROW_BYTES]
+    together = (table[:, GATHER_AT] < 0) & (table[:, STRIDE] == 1)
+    longest = np.minimum(row_bytes * np.where(together, table[:, TILE_ROWS], 1), quantum_bytes)
+    nbytes = (table[:, ROWS] * row_bytes).sum(dtype=np.float64)
+    requests = (table[:, ROWS] * row_bytes / longest).sum()
+    fastest_mbps = int((hardware.tiers[:, MBPS] * hardware.tiers[:, CHANNELS]).max())
+    apart_ps = int(nbytes / max(requests, 1) * 1_000_000 / fastest_mbps)
+    return max(0, apart_ps.bit_length() - 1)
 
 
 def most_alive(program: Program, system: System) -> tuple[int, int]:
@@ -192,7 +206,9 @@ def pack_hardware(system: System, quantum_bytes: int) -> Hardware:
     server_at = accumulate((row[0] for row in rows[:-1]), initial=0)
     route_at = accumulate((len(route) for route in routes), initial=0)
     route_ps = [sum(links[i].latency_ps for i in route) for route in [*routes, ()]]
-    table = [(s, *row, r, p) for s, row, r, p in zip(server_at, rows, route_at, route_ps, strict=True)]
+    pieces = [divmod(interleave_bytes * 1_000_000, mbps) for _, mbps, interleave_bytes, _, _ in rows]
+    columns = zip(server_at, rows, route_at, route_ps, pieces, strict=True)
+    table = [(server, *row, at, way_ps, *piece) for server, row, at, way_ps, piece in columns]
     initiator = system.initiator
     sizes = (initiator.units, initiator.unit_outstanding_bytes, quantum_bytes, len(tiers) + 1, len(links))
     return Hardware(

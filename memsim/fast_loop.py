@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from memsim.fast_state import (  # fmt: skip
     BLOCK, BLOCK_AT, BLOCK_END, CHANNELS, COMPLETE, DIGEST, DRAIN_PS, END_PS, FIRST_KERNEL, FLOPS, FREE,
-    FREE_REQUESTS, FREE_SLOT, FREE_SLOTS, FREE_TILES, HEAD, HEAPS, IN_FLIGHT, IN_ORDER, INTERLEAVE, ISSUE,
-    ISSUED, KERNEL, LATENCY_PS, LAUNCH_PS, LEFT, LINK_MBPS, LINK_PS, LINK_TAG_BYTES, LINK_TAGS, LINKS, MBPS,
-    MFLOPS, MOST_TILES, MOVED, NEED, NEXT, NEXT_BLOCK, NEXT_KERNEL, NONE, ON_UNIT, OP, OP_ROW, OUTSTANDING,
-    PLACE, QUANTUM_BYTES, R_BYTES, R_FREE, R_HOP, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_SLOT, R_TIER,
+    FREE_REQUESTS, FREE_SLOT, FREE_SLOTS, FREE_TILES, HEAD, HEAPS, IN_FLIGHT, IN_HEAPS, IN_ORDER, INTERLEAVE, ISSUE,
+    ISSUED, ITEM, KERNEL, LATENCY_PS, LAUNCH_PS, LEFT, LINK_MBPS, LINK_PS, LINK_TAG_BYTES, LINK_TAGS, LINKS, MBPS,
+    MFLOPS, MOST_TILES, MOVED, NEED, NEXT, NEXT_BLOCK, NEXT_KERNEL, NONE, ON_UNIT, ON_WHEEL, OP, OP_ROW, OUTSTANDING,
+    PIECE_PS, PIECE_REST, PLACE, QUANTUM_BYTES, R_BLOCK, R_BYTES, R_DONE_PS, R_FREE, R_HOP, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_SLOT, R_TIER,
     R_TILE, R_WRITE, RATE, READY_PS, REQUEST, REQUESTS, REST, ROUTE_AT, ROUTE_PS, ROW, ROW_END, RUNNING,
     SECOND, SERVER_AT, SHARES, SINCE_PS, SPAN_LEFT, SPAN_OFFSET, SPAN_TIER, STAGE, START, START_PS,
-    STARTUP_PS, TAIL, TIERS, TILE, TILE_FLOPS, TILE_FREE, TILE_LEFT, TILE_NUMBER, TILES, TO_WORK, UNIT,
+    STARTUP_PS, TAIL, TIERS, TIME_PS, TILE, TILE_FLOPS, TILE_FREE, TILE_LEFT, TILE_NUMBER, TILES, TO_WORK, UNIT,
     UNIT_BYTES, UNITS, WAIT_AT, WAITS, WAITS_FOR_POOL, WAITS_FOR_TILE, WHOLE_PS, WORKED,
-    WORKED_PS, pop, push,
+    WORKED_PS, is_earlier, pop, push, wheel_add, wheel_first, wheel_take,
 )
 from memsim.jit import inner, jit
 from memsim.rules import (  # fmt: skip
-    IS_DEPENDENT, IS_HIT, IS_WORKED, IS_WRITE, REGION, ROWS, TILE_ROWS, advance, channel_of, digest_term,
-    latency_bucket, next_span, piece_bytes, request_bytes, rounded_bytes,
+    IS_DEPENDENT, IS_HIT, IS_WORKED, IS_WRITE, REGION, ROWS, TILE_ROWS, channel_of, digest_term,
+    latency_bucket, next_span, piece_bytes, request_bytes, rounded_bytes, service_ps,
 )
 
 DONE, MORE_REQUESTS, STUCK = 0, 1, 2
@@ -34,6 +34,13 @@ def post(st, heap, time_ps, major, minor, item):
     """Schedule an event."""
     push(st.heap[heap], st.heap_size[heap], time_ps, major, minor, item)
     st.heap_size[heap] += 1
+    st.sizes[IN_HEAPS] += 1
+
+
+@inner
+def post_request(st, heap, time_ps, request):
+    """Schedule an event of a request."""
+    post(st, heap, time_ps, st.requests[request, R_BLOCK], st.requests[request, R_NUMBER], request)
 
 
 @inner
@@ -41,13 +48,14 @@ def take(st, heap):
     """Take the first event of a heap; returns its item."""
     item = pop(st.heap[heap], st.heap_size[heap])
     st.heap_size[heap] -= 1
+    st.sizes[IN_HEAPS] -= 1
     return item
 
 
 @inner
 def is_due(st, heap, now_ps):
     """Whether the first event of a heap is due."""
-    return st.heap_size[heap] > 0 and st.heap[heap, 0, 0] == now_ps
+    return st.heap_size[heap] > 0 and st.heap[heap, 0, TIME_PS] == now_ps
 
 
 @inner
@@ -57,8 +65,8 @@ def free_ps(servers, i):
 
 
 @inner
-def book(servers, i, now_ps, work, rate):
-    """Give a server work that arrives now; returns when it ends."""
+def book(servers, i, now_ps, service, rate):
+    """Give a server work that arrives now, `service` of (ps, rest) at this rate; returns when it ends."""
     if now_ps >= free_ps(servers, i):
         servers[i, WHOLE_PS] = now_ps
         servers[i, REST] = 0
@@ -66,32 +74,47 @@ def book(servers, i, now_ps, work, rate):
         servers[i, WHOLE_PS] = free_ps(servers, i)
         servers[i, REST] = 0
     servers[i, RATE] = rate
-    servers[i, WHOLE_PS], servers[i, REST] = advance(servers[i, WHOLE_PS], servers[i, REST], work, rate)
+    rest = servers[i, REST] + service[1]
+    carry = int(rest >= rate)
+    servers[i, REST] = rest - carry * rate
+    servers[i, WHOLE_PS] += service[0] + carry
     return free_ps(servers, i)
 
 
 @inner
-def book_waiting(servers, i, now_ps, work, rate, waiting_ps, place):
+def book_waiting(servers, i, now_ps, service, rate, waiting_ps, place):
     """Book a server and count the wait at its place."""
     waiting_ps[place] += max(0, free_ps(servers, i) - now_ps)
-    return book(servers, i, now_ps, work, rate)
+    return book(servers, i, now_ps, service, rate)
 
 
 @inner
 def serve(hw, st, out, request, now_ps):
-    """Book a request's pieces at its tier; returns when the last byte has left it."""
+    """Book a request's pieces at its tier; returns when the last byte has left it.
+
+    Pieces follow each other over the channels of a stripe, so rules.channel_of is asked once a stripe.
+    """
     tier = st.requests[request, R_TIER]
     offset = st.requests[request, R_OFFSET]
     left = st.requests[request, R_BYTES]
-    end_ps = now_ps
     first, channels = hw.tiers[tier, SERVER_AT], hw.tiers[tier, CHANNELS]
     interleave, unit, mbps = hw.tiers[tier, INTERLEAVE], hw.tiers[tier, UNIT], hw.tiers[tier, MBPS]
+    whole_piece = (hw.tiers[tier, PIECE_PS], hw.tiers[tier, PIECE_REST])
+    end_ps = now_ps
+    channel = 0
+    in_stripe = 0  # pieces left before the next stripe
     while left > 0:
+        if in_stripe == 0:
+            channel = channel_of(offset, interleave, channels)
+            in_stripe = channels - offset // interleave % channels
         nbytes = piece_bytes(offset, left, interleave)
-        channel = first + channel_of(offset, interleave, channels)
-        work = rounded_bytes(offset, nbytes, unit)
-        piece_end_ps = book_waiting(st.servers, channel, now_ps, work, mbps, out.waiting_ps, tier)
-        end_ps = max(end_ps, piece_end_ps)
+        service = whole_piece
+        if nbytes < interleave:
+            service = service_ps(rounded_bytes(offset, nbytes, unit), mbps)
+        ends_ps = book_waiting(st.servers, first + channel, now_ps, service, mbps, out.waiting_ps, tier)
+        end_ps = max(end_ps, ends_ps)
+        channel = channel + 1 if channel + 1 < channels else 0
+        in_stripe -= 1
         offset += nbytes
         left -= nbytes
     return end_ps + hw.tiers[tier, LATENCY_PS]
@@ -103,7 +126,7 @@ def serve_hit(hw, st, out, request, now_ps):
     tier = st.requests[request, R_TIER]
     nbytes = st.requests[request, R_BYTES]
     server, mbps = hw.tiers[tier, SERVER_AT], hw.tiers[tier, MBPS]
-    end_ps = book_waiting(st.servers, server, now_ps, nbytes, mbps, out.waiting_ps, tier)
+    end_ps = book_waiting(st.servers, server, now_ps, service_ps(nbytes, mbps), mbps, out.waiting_ps, tier)
     return end_ps + hw.tiers[tier, LATENCY_PS]
 
 
@@ -112,8 +135,9 @@ def cross(hw, st, out, request, link, now_ps):
     """Book one direction of a link for a request; returns when it is at the link's other end."""
     tiers = hw.sizes[TIERS]
     server = hw.tiers[tiers, SERVER_AT] + 2 * link + st.requests[request, R_WRITE]
-    moved, mbps = st.requests[request, R_MOVED], hw.links[link, LINK_MBPS]
-    end_ps = book_waiting(st.servers, server, now_ps, moved, mbps, out.waiting_ps, tiers + link)
+    mbps = hw.links[link, LINK_MBPS]
+    service = service_ps(st.requests[request, R_MOVED], mbps)
+    end_ps = book_waiting(st.servers, server, now_ps, service, mbps, out.waiting_ps, tiers + link)
     return end_ps + hw.links[link, LINK_PS]
 
 
@@ -140,9 +164,12 @@ def move(hw, st, out, request, now_ps):
     else:
         link = hw.route[first + (hop if write else links - hop)]
         there_ps = cross(hw, st, out, request, link, now_ps)
-    heap = COMPLETE if hop == links else ISSUE
-    slot = st.requests[request, R_SLOT]
-    post(st, heap, there_ps, st.slots[slot, BLOCK], st.requests[request, R_NUMBER], request)
+    if hop == links:
+        st.requests[request, R_DONE_PS] = there_ps
+        if not wheel_add(st, request):
+            post_request(st, COMPLETE, there_ps, request)
+    else:
+        post_request(st, ISSUE, there_ps, request)
 
 
 @inner
@@ -164,6 +191,7 @@ def depart(hw, prog, st, out, slot, nbytes, now_ps):
     op = sl[slot, OP]
     write = prog.ops.table[op, IS_WRITE]
     rq[request, R_SLOT] = slot
+    rq[request, R_BLOCK] = sl[slot, BLOCK]
     rq[request, R_TILE] = sl[slot, TILE]
     rq[request, R_TIER] = tier
     rq[request, R_OFFSET] = sl[slot, SPAN_OFFSET]
@@ -179,7 +207,7 @@ def depart(hw, prog, st, out, slot, nbytes, now_ps):
     if write or hw.tiers[tier + 1, ROUTE_AT] == hw.tiers[tier, ROUTE_AT]:
         move(hw, st, out, request, now_ps)
     else:  # the request of a read: no bytes of its own
-        post(st, ISSUE, now_ps + hw.tiers[tier, ROUTE_PS], sl[slot, BLOCK], sl[slot, REQUEST], request)
+        post_request(st, ISSUE, now_ps + hw.tiers[tier, ROUTE_PS], request)
     sl[slot, REQUEST] += 1
     sl[slot, STAGE] = 0
     sl[slot, SPAN_OFFSET] += nbytes
@@ -362,7 +390,7 @@ def complete(hw, prog, st, out, request, now_ps):
     tier = rq[request, R_TIER]
     kernel = st.slots[slot, KERNEL]
     out.latency[tier, latency_bucket(now_ps - rq[request, R_ISSUE_PS])] += 1
-    block = st.slots[slot, BLOCK] - prog.kernels[kernel, BLOCK_AT]
+    block = rq[request, R_BLOCK] - prog.kernels[kernel, BLOCK_AT]
     term = digest_term(block, rq[request, R_NUMBER], now_ps - out.kernels[kernel, START_PS])
     out.kernels[kernel, DIGEST] = (out.kernels[kernel, DIGEST] + term) % 2_147_483_647
     release(hw, st, out, st.slots[slot, ON_UNIT], min(rq[request, R_BYTES], hw.sizes[UNIT_BYTES]), now_ps)
@@ -401,7 +429,8 @@ def work(hw, prog, st, slot, tile, now_ps):
     end_ps = now_ps
     if st.tiles[tile, TILE_FLOPS] > 0:
         server = len(st.servers) - hw.sizes[UNITS] + sl[slot, ON_UNIT]
-        end_ps = book(st.servers, server, now_ps, st.tiles[tile, TILE_FLOPS], prog.kernels[kernel, MFLOPS])
+        mflops = prog.kernels[kernel, MFLOPS]
+        end_ps = book(st.servers, server, now_ps, service_ps(st.tiles[tile, TILE_FLOPS], mflops), mflops)
     if prog.kernels[kernel, IN_ORDER]:
         end_ps = max(end_ps, sl[slot, WORKED_PS])
         sl[slot, WORKED_PS] = end_ps
@@ -540,10 +569,30 @@ def reset_tiles(st, slot):
 def next_event_ps(st):
     """Time of the next event, _NEVER if there is none."""
     now_ps = _NEVER
-    for heap in range(HEAPS):
-        if st.heap_size[heap] > 0:
-            now_ps = min(now_ps, st.heap[heap, 0, 0])
+    if st.sizes[ON_WHEEL] > 0:
+        now_ps = st.requests[wheel_first(st), R_DONE_PS]
+    if st.sizes[IN_HEAPS] > 0:
+        for heap in range(HEAPS):
+            if st.heap_size[heap] > 0:
+                now_ps = min(now_ps, st.heap[heap, 0, TIME_PS])
     return now_ps
+
+
+@inner
+def next_complete(st, now_ps):
+    """Take the next request that is complete now, off the wheel or the heap; NONE if there is none."""
+    request = NONE
+    if st.sizes[ON_WHEEL] > 0:
+        request = wheel_first(st)
+        if st.requests[request, R_DONE_PS] != now_ps:
+            request = NONE
+    if is_due(st, COMPLETE, now_ps):
+        other = st.heap[COMPLETE, 0, ITEM]
+        if request == NONE or is_earlier(st.requests, other, request):
+            return take(st, COMPLETE)
+    if request != NONE:
+        wheel_take(st, request)
+    return request
 
 
 @jit
@@ -558,8 +607,12 @@ def run(hw, prog, memory, st, out):
         now_ps = next_event_ps(st)
         if now_ps == _NEVER:
             break
-        while is_due(st, COMPLETE, now_ps):
-            complete(hw, prog, st, out, take(st, COMPLETE), now_ps)
+        request = next_complete(st, now_ps)
+        while request != NONE:
+            complete(hw, prog, st, out, request, now_ps)
+            request = next_complete(st, now_ps)
+        if st.sizes[IN_HEAPS] == 0:
+            continue
         while is_due(st, WORKED, now_ps):
             tile = take(st, WORKED)
             end_tile(prog, st, tile // st.sizes[MOST_TILES], tile, now_ps)

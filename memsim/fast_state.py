@@ -20,8 +20,9 @@ UNIT_SHARES = 720_720  # a unit in shares: divisible by every occupancy up to 16
 
 # Hardware.sizes
 UNITS, UNIT_BYTES, QUANTUM_BYTES, TIERS, LINKS = range(5)  # TIERS counts the cache, which is the last
-# Hardware.tiers: rates per channel; route as a range of Hardware.route, and its latency one way
-SERVER_AT, CHANNELS, MBPS, INTERLEAVE, UNIT, LATENCY_PS, ROUTE_AT, ROUTE_PS = range(8)
+# Hardware.tiers: rates per channel; route as a range of Hardware.route, and its latency one way; the
+# service of a whole piece (rules.service_ps of INTERLEAVE), to save the division
+SERVER_AT, CHANNELS, MBPS, INTERLEAVE, UNIT, LATENCY_PS, ROUTE_AT, ROUTE_PS, PIECE_PS, PIECE_REST = range(10)
 # Hardware.links
 LINK_MBPS, LINK_PS, LINK_TAGS, LINK_TAG_BYTES = range(4)
 # Work.kernels
@@ -49,12 +50,21 @@ SLOT_COLUMNS = 24
 RUNNING, WAITS_FOR_TILE, WAITS_FOR_POOL = range(3)  # values of WAITS
 # State.tiles: requests still out (one more while the tile is open), number, arithmetic, stack of unused
 TILE_LEFT, TILE_NUMBER, TILE_FLOPS, TILE_FREE = range(4)
-# State.requests
-R_SLOT, R_TILE, R_TIER, R_OFFSET, R_BYTES, R_MOVED, R_WRITE, R_NUMBER, R_HOP, R_ISSUE_PS, R_FREE = range(11)
-REQUEST_COLUMNS = 11
+# State.requests; R_BLOCK is its slot's BLOCK, R_DONE_PS when it is complete, R_NEXT continues a bucket
+(
+    R_SLOT, R_TILE, R_TIER, R_OFFSET, R_BYTES, R_MOVED, R_WRITE, R_NUMBER, R_HOP, R_ISSUE_PS, R_FREE, R_BLOCK,
+    R_DONE_PS, R_NEXT,
+) = range(14)  # fmt: skip
+REQUEST_COLUMNS = 14
 # State.sizes: heights of the stacks, whether blocks wait to be placed, the next kernel to become ready,
-# the first kernel with blocks to place, outstanding tiles of a slot
-FREE_SLOTS, FREE_REQUESTS, PLACE, NEXT_KERNEL, FIRST_KERNEL, MOST_TILES = range(6)
+# the first kernel with blocks to place, outstanding tiles of a slot; then of the wheel: requests in it,
+# first and last bucket in use, log2 of a bucket's width in ps, its earliest request if known; events in
+# all heaps
+(
+    FREE_SLOTS, FREE_REQUESTS, PLACE, NEXT_KERNEL, FIRST_KERNEL, MOST_TILES, ON_WHEEL, BUCKET, LAST_BUCKET,
+    SHIFT, EARLIEST, IN_HEAPS,
+) = range(12)  # fmt: skip
+BUCKETS = 1 << 14
 # Heaps, in the order of their phases inside an instant
 COMPLETE, WORKED, BLOCK_END, START, ISSUE = range(5)
 HEAPS = 5
@@ -63,7 +73,7 @@ TIME_PS, MAJOR, MINOR, ITEM = range(4)
 
 
 class Hardware(NamedTuple):
-    """The machine: sizes int64[5], tiers int64[T + 1, 8] (the cache last, one row more to end the
+    """The machine: sizes int64[5], tiers int64[T + 2, 10] (the cache last, one row more to end the
     lists), links int64[L, 4], route int64[m] (links of all routes)."""
 
     sizes: np.ndarray
@@ -94,7 +104,8 @@ class Counts(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that changes. heap: int64[HEAPS, n, 4]; room: free shares of each unit."""
+    """Everything that changes. heap: int64[HEAPS, n, 4]; wheel: int64[BUCKETS], first request of each
+    bucket; room: free shares of each unit."""
 
     servers: np.ndarray
     pools: np.ndarray
@@ -104,15 +115,18 @@ class State(NamedTuple):
     requests: np.ndarray
     heap: np.ndarray
     heap_size: np.ndarray
+    wheel: np.ndarray
     room: np.ndarray
     sizes: np.ndarray
 
 
-def fresh_state(hardware: Hardware, work: Work, slots: int, most: int, requests: int) -> State:
+def fresh_state(
+    hardware: Hardware, work: Work, slots: int, most: int, requests: int, shift: int
+) -> State:
     """Fresh tables for a segment: nothing lives, everything is free.
 
     slots     blocks that can live at once;  most  tiles that one of them can have outstanding
-    requests  size of the table of requests in flight
+    requests  size of the table of requests in flight;  shift  log2 of a bucket's width [ps]
     """
     units, links = hardware.sizes[UNITS], hardware.sizes[LINKS]
     kernels = len(work.kernels) - 1
@@ -138,8 +152,9 @@ def fresh_state(hardware: Hardware, work: Work, slots: int, most: int, requests:
         request_table,
         np.empty((HEAPS, deep, 4), np.int64),
         np.zeros(HEAPS, np.int64),
+        np.full(BUCKETS, NONE, np.int64),
         np.full(units, UNIT_SHARES, np.int64),
-        np.array([slots, requests, 0, 0, 0, most], np.int64),
+        np.array([slots, requests, 0, 0, 0, most, 0, 0, 0, shift, NONE, 0], np.int64),
     )
 
 
@@ -205,3 +220,74 @@ def pop(heap, size):
         i = child
     sift_up(heap, i, last)
     return first
+
+
+@inner
+def is_earlier(requests, i, j):
+    """Whether request i is complete before request j: by time, then by (block, number)."""
+    if requests[i, R_DONE_PS] != requests[j, R_DONE_PS]:
+        return requests[i, R_DONE_PS] < requests[j, R_DONE_PS]
+    if requests[i, R_BLOCK] != requests[j, R_BLOCK]:
+        return requests[i, R_BLOCK] < requests[j, R_BLOCK]
+    return requests[i, R_NUMBER] < requests[j, R_NUMBER]
+
+
+@inner
+def wheel_add(st, request):
+    """Put a request on the wheel by its R_DONE_PS; False if that is too far from the others.
+
+    The wheel holds completions that are near in time, BUCKETS buckets of equal width, unsorted inside:
+    with about one request in a bucket it gives the earliest sooner than a heap.
+    """
+    rq = st.requests
+    bucket = rq[request, R_DONE_PS] >> st.sizes[SHIFT]
+    if st.sizes[ON_WHEEL] == 0:
+        st.sizes[BUCKET] = bucket
+        st.sizes[LAST_BUCKET] = bucket
+    first = min(bucket, st.sizes[BUCKET])
+    last = max(bucket, st.sizes[LAST_BUCKET])
+    if last - first >= BUCKETS:
+        return False
+    st.sizes[BUCKET] = first
+    st.sizes[LAST_BUCKET] = last
+    st.sizes[ON_WHEEL] += 1
+    rq[request, R_NEXT] = st.wheel[bucket & BUCKETS - 1]
+    st.wheel[bucket & BUCKETS - 1] = request
+    if st.sizes[EARLIEST] != NONE and is_earlier(rq, request, st.sizes[EARLIEST]):
+        st.sizes[EARLIEST] = request
+    return True
+
+
+@inner
+def wheel_first(st):
+    """The earliest request on the wheel, which must not be empty."""
+    if st.sizes[EARLIEST] != NONE:
+        return st.sizes[EARLIEST]
+    bucket = st.sizes[BUCKET]
+    while st.wheel[bucket & BUCKETS - 1] == NONE:
+        bucket += 1
+    st.sizes[BUCKET] = bucket
+    first = st.wheel[bucket & BUCKETS - 1]
+    other = st.requests[first, R_NEXT]
+    while other != NONE:
+        if is_earlier(st.requests, other, first):
+            first = other
+        other = st.requests[other, R_NEXT]
+    st.sizes[EARLIEST] = first
+    return first
+
+
+@inner
+def wheel_take(st, request):
+    """Take the earliest request off the wheel."""
+    rq = st.requests
+    place = st.sizes[BUCKET] & BUCKETS - 1
+    if st.wheel[place] == request:
+        st.wheel[place] = rq[request, R_NEXT]
+    else:
+        before_it = st.wheel[place]
+        while rq[before_it, R_NEXT] != request:
+            before_it = rq[before_it, R_NEXT]
+        rq[before_it, R_NEXT] = rq[request, R_NEXT]
+    st.sizes[ON_WHEEL] -= 1
+    st.sizes[EARLIEST] = NONE

@@ -22,6 +22,8 @@ from memsim.rules import Memory
 from memsim.system import System
 from memsim.trace import REGION_KINDS, Region
 
+# Small regions that every step uses keep their tier; what grows with the context spills first.
+SPILL_LAST = ("activation", "output", "state", "weights", "index", "kv")
 CHUNK_ROWS = 64  # rows dealt at once where they are not paged: a page of a paged KV cache
 
 Shares = tuple[tuple[int, int], ...]  # (tier, weight)
@@ -128,20 +130,21 @@ def tier_number(name: str, system: System, where: str) -> int:
 def place_regions(
     regions: Sequence[Region], rules: Sequence[Rule], overflow: str, system: System
 ) -> Placement:
-    """Give every region its tiers, in file order; DoesNotFit names the shortfall.
+    """Give every region its tiers; DoesNotFit names the shortfall.
 
-    overflow   `refuse`, or the tier that takes the rows that do not fit where they were placed
+    overflow   `refuse`, or the tier that takes the rows that do not fit where they were placed. Room is
+               given to kinds in SPILL_LAST order, each in file order, so that a KV cache spills first.
     """
     spill = None if overflow == "refuse" else tier_number(overflow, system, f"--overflow '{overflow}'")
     free = [tier.capacity_bytes for tier in system.tiers]
     wanted = [_shares_of(region, rules) for region in regions]
     if spill is None:
         _refuse_if_short(regions, wanted, system)
-    pieces = tuple(
-        _place(region, shares, spill, free, system) for region, shares in zip(regions, wanted, strict=True)
-    )
+    pieces: list[tuple[Piece, ...]] = [()] * len(regions)
+    for number in sorted(range(len(regions)), key=lambda i: SPILL_LAST.index(regions[i].kind)):
+        pieces[number] = _place(regions[number], wanted[number], spill, free, system)
     used = tuple(tier.capacity_bytes - left for tier, left in zip(system.tiers, free, strict=True))
-    return Placement(pieces, used)
+    return Placement(tuple(pieces), used)
 
 
 def _shares_of(region: Region, rules: Sequence[Rule]) -> Shares:

@@ -48,30 +48,34 @@ class Ops(NamedTuple):
 
 
 @jit
-def advance(whole_ps, rest, work, rate):
-    """End of a service that begins at whole_ps + rest / rate.
+def service_ps(work, rate):
+    """Time of a service: work x 10^6 / rate, as whole ps and a rest in units of 1 / rate ps.
 
-    work is in bytes or FLOP and rate in 10^6 of them a second, so work x 10^6 / rate is in ps.
-    Returns (whole_ps, rest) of the end; the end itself is whole_ps, one more if rest > 0.
+    work is in bytes or FLOP and rate in 10^6 of them a second.
     """
-    total = work * 1_000_000 + rest
-    return whole_ps + total // rate, total % rate
+    total = work * 1_000_000
+    whole_ps = total // rate
+    return whole_ps, total - whole_ps * rate
+
+
+@jit
+def stripe_rotation(stripe, channels):
+    """How far the channels of a stripe are turned, so that strides do not meet on one of them."""
+    return ((stripe * 2_654_435_761 & 0xFFFF_FFFF) >> 16) % channels
 
 
 @jit
 def channel_of(offset, interleave_bytes, channels):
     """Channel that serves a byte offset of a region."""
-    stripe = offset // (interleave_bytes * channels)
-    rotation = (stripe * 2_654_435_761 & 0xFFFF_FFFF) >> 16
-    return (offset // interleave_bytes + rotation) % channels
+    lane = offset // interleave_bytes
+    stripe = lane // channels
+    return (lane - stripe * channels + stripe_rotation(stripe, channels)) % channels
 
 
 @jit
 def rounded_bytes(offset, nbytes, unit_bytes):
-    """Bytes that a tier moves for `nbytes` at `offset`: whole transactions of unit_bytes."""
-    first = offset // unit_bytes
-    last = (offset + nbytes - 1) // unit_bytes
-    return (last - first + 1) * unit_bytes
+    """Bytes that a tier moves for `nbytes` at `offset`: whole transactions of unit_bytes, a power of 2."""
+    return (offset + nbytes + unit_bytes - 1 & -unit_bytes) - (offset & -unit_bytes)
 
 
 @jit
@@ -84,8 +88,8 @@ def request_bytes(offset, left_bytes, quantum_bytes):
 
 @jit
 def piece_bytes(offset, left_bytes, interleave_bytes):
-    """Size of the next piece of a request: up to the next interleave border."""
-    return min(left_bytes, interleave_bytes - offset % interleave_bytes)
+    """Size of the next piece of a request: up to the next interleave border, a power of 2 apart."""
+    return min(left_bytes, interleave_bytes - (offset & interleave_bytes - 1))
 
 
 @jit

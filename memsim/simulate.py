@@ -25,7 +25,7 @@ from memsim.tally import Tally, Watched
 from memsim.trace_read import open_trace
 
 ENGINES = ("fast", "reference")
-DEFAULT_QUANTUM_BYTES = 4096
+DEFAULT_QUANTUM_BYTES = 8192  # half of it moves a kernel by under 1%, a host-bound one too
 _LARGEST_QUANTUM_BYTES = 1 << 30
 
 Progress = Callable[[int, int], None]

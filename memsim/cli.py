@@ -1,0 +1,177 @@
+"""The command `memsim`: parse, call one function, print.
+
+Data go to stdout, progress and warnings to stderr. Errors end in `run`, the one place that turns them
+into a line and an exit code: 0 done, 1 internal failure, 2 usage or input, 3 a failed check, 5 does not
+fit, 6 a missing package or device, 130 interrupted. Heavy imports stand inside the commands, so that
+`memsim --help` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+import memsim
+from memsim import cli_lists, cli_trace
+from memsim.errors import MemsimError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(cli_trace.app, name="trace", short_help="Record a trace, look into it, check it.")
+app.add_typer(cli_lists.machines, name="machines", short_help="Memories, links, their sources.")
+app.add_typer(cli_lists.models, name="models", short_help="Attention stacks, their sources.")
+
+
+def main() -> None:
+    """The console script."""
+    code = run(sys.argv[1:])
+    if code == INTERRUPTED:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a library may pass the signal on once more
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; every failure becomes one line on stderr. Returns the exit code."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # an ASCII pipe still gets every name
+    try:
+        with typer.main.get_command(app).make_context("memsim", list(arguments)) as context:
+            context.command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as ended:
+        return ended.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return _failed("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader has seen enough. What is still buffered goes nowhere, or Python complains at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except MemsimError as error:
+        return _failed(str(error), error.exit_code, error)
+    except typer.TyperException as error:
+        return _failed(_usage(error), error.exit_code, error)
+    except Exception as error:
+        hint = "this is a fault of memsim; MEMSIM_TRACEBACK=1 shows where"
+        return _failed(f"{type(error).__name__}: {error} ({hint})", 1, error)
+    return 0
+
+
+def _usage(error: typer.TyperException) -> str:
+    """A usage error in one line that ends in where to read on."""
+    message = error.format_message().replace("Value error, ", "").rstrip(".")
+    context: typer.Context | None = getattr(error, "ctx", None)
+    if context is None or message.endswith("?"):
+        return message
+    return f"{message}; see '{context.command_path} --help'"
+
+
+def _failed(message: str, code: int, error: BaseException | None = None) -> int:
+    if error is not None and os.environ.get("MEMSIM_TRACEBACK", "") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(error)
+    print(f"Error: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"memsim {memsim.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """What one decoded token costs when its bytes live somewhere else.
+
+    Start with: memsim demo
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def replay(
+    trace: Annotated[Path, typer.Argument(metavar="FILE", help="A trace, as 'trace record' writes it.")],
+    machine: Annotated[str, typer.Option(help="A machine's name, or the path of a .toml file.")] = "h200",
+    place: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT=TIER",
+            help="Put a region kind, a region or layer:A-B into a tier: kv=host, or kv=hbm:3,host:1. "
+            "May be repeated; what is not named goes to the machine's first tier.",
+        ),
+    ] = None,
+    overflow: Annotated[
+        str, typer.Option(metavar="refuse|TIER", help="What to do with what does not fit its tier.")
+    ] = "refuse",
+    engine: Annotated[
+        Literal["fast", "reference"], typer.Option(help="The two give equal results; reference is slow.")
+    ] = "fast",
+    quantum: Annotated[str, typer.Option(metavar="SIZE", help="Largest size of a request.")] = "4 KiB",
+    bound: Annotated[
+        bool, typer.Option("--bound/--no-bound", help="Find what binds each kernel family (extra runs).")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Also write result, table and inputs here."),
+    ] = None,
+) -> None:
+    """Print the time and traffic of a trace on a machine."""
+    from memsim import output as files
+    from memsim import progress, report, report_json, simulate
+    from memsim.profile import load_machine
+    from memsim.route import build_system
+    from memsim.units import parse_bytes
+
+    options: dict[str, Any] = {
+        "place": tuple(place or ()),
+        "overflow": overflow,
+        "engine": engine,
+        "quantum_bytes": parse_bytes(quantum),
+        "bound": bound,
+    }
+    system = build_system(load_machine(machine))
+    if output is not None:
+        files.check_writable(output)
+    with progress.shown("replaying") as advance:
+        result = simulate.replay(trace, system, **options, progress=advance)
+    if output is not None:
+        from memsim.trace_read import open_trace
+
+        texts = {
+            "result.json": report_json.text(result),
+            "report.txt": report.text(result),
+            "inputs.json": report_json.dumps(report_json.inputs(system, options, open_trace(trace).meta)),
+        }
+        files.write_files(output, texts)
+    if as_json:
+        print(report_json.text(result), end="")
+    else:
+        report.show(report.render(result))
+
+
+@app.command()
+def demo(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Print what a token costs: 5 stacks, 128K to 10M."""
+    from memsim import demo as grid
+
+    grid.run(as_json)

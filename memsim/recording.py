@@ -1,0 +1,78 @@
+"""`memsim.record` and `memsim trace record`: run a model's attention kernels and write their trace.
+
+A model's name and a context enter, a trace file and a small summary leave. The kernels live in
+`workloads` and need torch (extra `kernels`), which are imported only here and inside the calls.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memsim.errors import MissingExtra, OutputError, UsageError
+from memsim.units import parse_tokens
+
+if TYPE_CHECKING:
+    from memsim.progress import Progress
+
+DEFAULT_UNITS = 132  # of an H200; the split of the work into blocks depends on it
+
+
+def record(
+    model: str,
+    context: str | int,
+    out: str | Path,
+    *,
+    batch: int = 1,
+    steps: int = 1,
+    device: str = "meta",
+    selection: str | None = None,
+    stage: str | None = None,
+    seed: int = 0,
+    units: int = DEFAULT_UNITS,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Record one decode step (or `steps` of them) of the attention of all layers of `model`.
+
+    context    tokens in the cache with the new one: 131072, "128K" (binary)
+    out        the trace file; it appears whole or not at all
+    device     `cpu` and `cuda` compute on real tensors, `meta` records shapes alone
+    selection  where the rows of sparse attention come from; None: real scores, on meta `dsa_mid`
+    stage      `kv` gathers the selected rows into a staging buffer before the attention
+    units      processors that the kernels split their work over
+
+    Returns what was written: bytes, kernels, rows. UsageError for a wrong word or number, OutputError
+    for a file that cannot be written, MissingExtra without torch or without the device.
+    """
+    context_tokens = parse_tokens(context)
+    for name, value in (("batch", batch), ("steps", steps), ("units", units), ("seed", seed)):
+        least = 0 if name == "seed" else 1
+        if value < least:
+            raise UsageError(f"{name} is {value}; expected a whole number from {least} on")
+    out = Path(out)
+    if not out.parent.is_dir():
+        raise OutputError(f"{out}: there is no folder {out.parent}; make it first")
+    require_torch()
+    from workloads.decode import record_step
+
+    summary: dict[str, Any] = record_step(
+        model,
+        context_tokens,
+        batch=batch,
+        steps=steps,
+        device=device,
+        selection=selection,
+        stage=stage,
+        seed=seed,
+        units=units,
+        out=out,
+        progress=progress,
+    )
+    return summary
+
+
+def require_torch() -> None:
+    """MissingExtra if torch is not installed; it is not imported."""
+    if find_spec("torch") is None:
+        raise MissingExtra("recording runs kernels in torch, which is missing: pip install 'memsim[kernels]'")

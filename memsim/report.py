@@ -1,0 +1,183 @@
+"""`Result` to tables for people: what a step costs, which tier, link and kernel it goes to, and the trust.
+
+A `Result` enters; what rich prints leaves (`render`), or plain text of a given width (`text`). It says
+nothing that the JSON document does not hold; long lines wrap, nothing is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from io import StringIO
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from memsim.report_json import achieved_bytes_per_s
+from memsim.result import PlaceTotals, Result
+from memsim.units import format_bytes, format_rate, format_share, format_time, format_tokens
+
+
+def render(result: Result) -> RenderableType:
+    """The whole report, for a rich console."""
+    return Group(*_parts(result))
+
+
+def text(result: Result, width: int = 100) -> str:
+    """The whole report as plain text of at most `width` columns."""
+    out = StringIO()
+    console = Console(file=out, width=width, color_system=None, legacy_windows=False)
+    console.print(render(result))
+    return _stripped(out.getvalue())
+
+
+def _stripped(printed: str) -> str:
+    return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+
+
+def show(renderable: RenderableType) -> None:
+    """Print to stdout: in colour on a terminal alone, and never narrower than 80 columns."""
+    console = Console(soft_wrap=False, highlight=False)
+    console.width = max(80, console.width)
+    with console.capture() as captured:
+        console.print(renderable)
+    print(_stripped(captured.get()), end="")
+
+
+def numbers(rows: Iterable[tuple[str, ...]], grouped: bool = False) -> Table:
+    """A table of numbers of the world: what, value, provenance, source.
+
+    grouped: names are paths ("tier.hbm.latency"); each table of the file gets a heading.
+    """
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("number", "value", "provenance", "source"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("number", "provenance"))
+    heading = ""
+    for name, *cells in rows:
+        group, _, key = name.rpartition(".")
+        if grouped and group != heading:
+            heading = group
+            table.add_row(Text(group, style="bold"))
+        table.add_row(f"  {key}" if grouped else name, *cells)
+    return table
+
+
+def plain_table(*columns: str, left: tuple[int, ...] = (0,)) -> Table:
+    """An empty table in the report's style; columns `left` hold names and may wrap, the rest numbers."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for index, column in enumerate(columns):
+        if index in left:
+            table.add_column(column, overflow="fold")
+        else:
+            table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _parts(result: Result) -> Iterator[RenderableType]:
+    yield _headline(result)
+    yield Text()
+    yield _families(result)
+    yield Text()
+    yield _places("tier", result.tiers, result.total_ps)
+    if result.links:
+        yield Text()
+        yield _places("link", result.links, result.total_ps)
+    yield Text()
+    yield _kinds(result)
+    yield Text()
+    yield from _notes(result)
+
+
+def _headline(result: Result) -> RenderableType:
+    first = Text(f"{result.model}, {format_tokens(result.context_tokens)} tokens, batch {result.batch}, ")
+    first.append(f"on {result.machine} ({result.engine} engine)")
+    mean_ps = result.total_ps // result.steps if result.steps else 0
+    second = Text(f"step {format_time(mean_ps)}", style="bold")
+    if result.steps > 1:
+        shortest, longest = min(result.step_ps), max(result.step_ps)
+        second.append(f", mean of {result.steps} ({format_time(shortest)} to {format_time(longest)})")
+    if result.tokens_per_step > 1:
+        second.append(f", {format_time(result.tpot_ps)} a token ({result.tokens_per_step} tokens a step)")
+    if result.tpot_ps:
+        second.append(f", {1e12 / result.tpot_ps:,.0f} tokens/s a user")
+    second.append(f"; {result.interval}")
+    return Group(first, second)
+
+
+def _families(result: Result) -> Table:
+    table = plain_table("family", "count", "time", "share", "bound", "naive", "ratio", left=(0, 4))
+    for family in result.families:
+        table.add_row(
+            family.name,
+            f"{family.kernels:,}",
+            format_time(family.time_ps),
+            _share(family.time_ps, result.total_ps),
+            f"{family.bound} ({format_share(family.bound_share)})" if family.bound else "not asked",
+            f"{format_time(family.naive_ps)} {family.naive_place}",
+            f"{family.time_ps / family.naive_ps:.2f}" if family.naive_ps else "-",
+        )
+    return table
+
+
+def _places(kind: str, places: tuple[PlaceTotals, ...], total_ps: int) -> Table:
+    issued = ("issued",) if kind == "tier" else ()
+    table = plain_table(kind, *issued, "read", "written", "achieved", "of peak", "busy", "waiting")
+    for place in places:
+        achieved = achieved_bytes_per_s(place, total_ps)
+        asked = (format_bytes(place.issued_read_bytes + place.issued_write_bytes),) if issued else ()
+        table.add_row(
+            place.name,
+            *asked,
+            format_bytes(place.moved_read_bytes),
+            format_bytes(place.moved_write_bytes),
+            format_rate(achieved),
+            _share(achieved, place.peak_mbps * 10**6),
+            _share(place.busy_ps, total_ps),
+            format_time(place.waiting_ps),
+        )
+    return table
+
+
+def _kinds(result: Result) -> Table:
+    table = plain_table("region kind", "unique bytes read", "unique bytes written", "issued by blocks")
+    for kind in sorted({*result.bytes_read, *result.bytes_written, *result.bytes_issued}):
+        counts = (result.bytes_read, result.bytes_written, result.bytes_issued)
+        table.add_row(kind, *(f"{count.get(kind, 0):,}" for count in counts))
+    return table
+
+
+def _notes(result: Result) -> Iterator[RenderableType]:
+    """Capacity, ledger, provenance: a label and a wrapped text each."""
+    used = "; ".join(
+        f"{tier.name} {format_bytes(tier.used_bytes)} of {format_bytes(tier.capacity_bytes)}"
+        f" ({_share(tier.used_bytes, tier.capacity_bytes)})"
+        for tier in result.tiers
+    )
+    moved = sum(tier.moved_read_bytes + tier.moved_write_bytes for tier in result.tiers)
+    issued = sum(result.bytes_issued.values())
+    ledger = (
+        f"issued {issued:,} = cache hits {result.cache_hit_bytes:,} + moved by tiers {moved:,}"
+        f" - rounding {result.rounding_bytes:,} bytes"
+    )
+    yield _note("capacity", used)
+    yield _note("ledger", ledger)
+    yield _note("bound (x%)", "ten times as much of it shortens the family's longest kernel by x%")
+    yield _note("naive", "launch + t0 + bytes / bandwidth of the place that it names; ratio: time / naive")
+    yield _note("waiting", "summed over requests, so it may exceed the step")
+    yield _note("provenance", f"{result.provenance}, the worst of its inputs")
+    if result.assumed:
+        yield _note("assumed", ", ".join(result.assumed))
+
+
+def _note(label: str, words: str) -> RenderableType:
+    note = Table.grid(padding=(0, 1, 0, 0))
+    note.add_column(no_wrap=True, min_width=10)
+    note.add_column(overflow="fold")
+    note.add_row(label, Text(words))
+    return Padding(note, 0)
+
+
+def _share(part: float, whole: float) -> str:
+    return format_share(part / whole) if whole else "-"

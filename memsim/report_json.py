@@ -1,0 +1,143 @@
+"""`Result` to the JSON document of `replay --json`: schema version 1, units in key names.
+
+A `Result` enters, a dict of plain numbers, strings, lists and dicts leaves; docs/result.md describes it.
+Times become seconds here and nowhere earlier. There is never a NaN or an infinity: a figure that has no
+value (a ratio to nothing) is null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import memsim
+from memsim.result import FamilyTotals, PlaceTotals, Result
+from memsim.system import System
+
+SCHEMA_VERSION = 1
+
+_PS = 10**12  # picoseconds of a second
+
+
+def document(result: Result) -> dict[str, Any]:
+    """The result as a JSON document; its keys are listed in docs/result.md."""
+    total_ps = result.total_ps
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "trace": result.trace,
+        "model": result.model,
+        "machine": result.machine,
+        "engine": result.engine,
+        "context_tokens": result.context_tokens,
+        "batch": result.batch,
+        "steps": result.steps,
+        "tokens_per_step": result.tokens_per_step,
+        "tpot_s": result.tpot_ps / _PS,
+        "tokens_per_s_per_user": ratio(_PS, result.tpot_ps),
+        "step_s": [step_ps / _PS for step_ps in result.step_ps],
+        "interval": result.interval,
+        "provenance": result.provenance,
+        "assumed": list(result.assumed),
+        "bytes_read": dict(result.bytes_read),
+        "bytes_written": dict(result.bytes_written),
+        "bytes_issued": dict(result.bytes_issued),
+        "bytes_cache_hit": result.cache_hit_bytes,
+        "bytes_rounding": result.rounding_bytes,
+        "requests": result.requests,
+        "tiers": {tier.name: _tier(tier, total_ps) for tier in result.tiers},
+        "links": {link.name: _place(link, total_ps) for link in result.links},
+        "kernels": {family.name: _family(family, total_ps) for family in result.families},
+        "digest": result.digest,
+    }
+
+
+def text(result: Result) -> str:
+    """The document as text, one key a line; ValueError if it holds a NaN or an infinity."""
+    return dumps(document(result))
+
+
+def dumps(value: Any) -> str:
+    """`value` as readable JSON with a line end; ValueError if it holds a NaN or an infinity."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def machine(system: System) -> dict[str, Any]:
+    """A machine with the route to every tier and every number as its file says it."""
+    links = [link.name for link in system.links]
+    return {
+        "name": system.name,
+        "routes": {
+            tier.name: [links[link] for link in route]
+            for tier, route in zip(system.tiers, system.routes, strict=True)
+        },
+        "numbers": [asdict(number) for number in system.inputs],
+    }
+
+
+def inputs(system: System, options: Mapping[str, Any], trace: Mapping[str, Any]) -> dict[str, Any]:
+    """What a replay rested on: the machine, the options of the replay, what the trace says of itself."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "memsim": memsim.__version__,
+        "machine": machine(system),
+        "options": {**options, "place": list(options["place"])},
+        "trace": dict(trace),
+    }
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """part / whole, None where whole is 0."""
+    return part / whole if whole else None
+
+
+def achieved_bytes_per_s(place: PlaceTotals, total_ps: int) -> float:
+    """What a place moved over the whole replay [bytes/s]: reads and writes of a tier, the fuller direction
+    of a link, so that it compares with the peak in both cases."""
+    read, written = place.moved_read_bytes, place.moved_write_bytes
+    moved = max(read, written) if place.kind == "link" else read + written
+    return moved * _PS / total_ps if total_ps else 0.0
+
+
+def _place(place: PlaceTotals, total_ps: int) -> dict[str, Any]:
+    achieved = achieved_bytes_per_s(place, total_ps)
+    return {
+        "bytes_moved_read": place.moved_read_bytes,
+        "bytes_moved_written": place.moved_write_bytes,
+        "achieved_bytes_per_s": achieved,
+        "sustained_bytes_per_s": place.sustained_mbps * 10**6,
+        "peak_bytes_per_s": place.peak_mbps * 10**6,
+        "peak_share": ratio(achieved, place.peak_mbps * 10**6),
+        "busy_s": place.busy_ps / _PS,
+        "busy_share": ratio(place.busy_ps, total_ps),
+        "waiting_s": place.waiting_ps / _PS,
+        "capacity_used": place.used_bytes,
+        "capacity_bytes": place.capacity_bytes,
+    }
+
+
+def _tier(tier: PlaceTotals, total_ps: int) -> dict[str, Any]:
+    return {
+        "bytes_issued_read": tier.issued_read_bytes,
+        "bytes_issued_written": tier.issued_write_bytes,
+        **_place(tier, total_ps),
+        "requests": tier.requests,
+        "latency_p50_s": tier.p50_ps / _PS,
+        "latency_p99_s": tier.p99_ps / _PS,
+    }
+
+
+def _family(family: FamilyTotals, total_ps: int) -> dict[str, Any]:
+    return {
+        "kernels": family.kernels,
+        "time_s": family.time_ps / _PS,
+        "share": ratio(family.time_ps, total_ps),
+        "bytes_read": family.bytes_read,
+        "bytes_written": family.bytes_written,
+        "bytes_issued": family.bytes_issued,
+        "bound": family.bound,
+        "bound_share": family.bound_share,
+        "naive_s": family.naive_ps / _PS,
+        "naive_place": family.naive_place,
+    }

@@ -1,0 +1,43 @@
+"""Run by test_jit_modes in a fresh interpreter: the engines compared in the mode that the environment sets.
+
+Prints `agree N` after N cases, then what a planted read outside the ops' row list gives.
+"""
+
+from __future__ import annotations
+
+import sys
+from random import Random
+
+import numpy as np
+
+from engine_cases import ONE_TIER, columns, drawn_case, flat_region, kernel, placed, run_both
+from memsim import fast
+from memsim.fast import pack_hardware, replay_segment
+from memsim.program import build_program
+from memsim.trace import Access
+
+
+def planted() -> str:
+    """A gather whose list ends too early, past what the reader would let through."""
+    region = flat_region(0, 100, 64)
+    access = Access(0, 0, 0, 0, False, 0, 3, gather=np.array([1, 2, 3]))
+    program = build_program([(kernel(), columns([access]))], [[]], [True], ONE_TIER.initiator, np.array([64]))
+    program = program._replace(ops=program.ops._replace(gather_rows=np.zeros(1, np.int64)))
+    try:
+        replay_segment(pack_hardware(ONE_TIER, 4096), program, placed([region]), ONE_TIER)
+    except IndexError:
+        return "caught"
+    return "missed"
+
+
+def main(cases: int) -> None:
+    for seed in range(cases):
+        run_both(*drawn_case(Random(seed)))
+    print(f"agree {cases}")
+    if "planted" in sys.argv:
+        print(f"planted {planted()}")
+    assert fast.is_compiled()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

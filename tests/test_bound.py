@@ -1,0 +1,69 @@
+"""Kernels built to be bound by one resource are found to be bound by it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from engine_cases import TWO_TIERS, MemoryTrace, flat_region, kernel, one_kernel, placed
+from memsim.bound import Bound, find_bounds
+from memsim.system import System
+from memsim.trace import Access
+
+ROOMY = dataclasses.replace(
+    TWO_TIERS, initiator=dataclasses.replace(TWO_TIERS.initiator, unit_outstanding_bytes=1 << 20)
+)
+
+
+def bound_of(trace: MemoryTrace, system: System = ROOMY, tier: int = 0) -> Bound:
+    memory = placed(trace.regions, tier)
+    return find_bounds(trace, system, memory, 4096, {"f": 0})["f"]  # type: ignore[arg-type]
+
+
+def scan(rows: int, **changes: object) -> MemoryTrace:
+    fields = {"blocks": 4, "tile_rows": 16, "tiles_in_flight": 8}
+    region = flat_region(0, rows, 1024)
+    access = Access(0, 0, 3, 0, False, 0, rows, spread="even", grain=16, worked=True)
+    return one_kernel(kernel(**(fields | changes)), region, access)
+
+
+def chase(**changes: object) -> MemoryTrace:
+    region = flat_region(0, 500, 64)
+    order = np.random.default_rng(0).permutation(500)
+    return one_kernel(kernel(**changes), region, Access(0, 0, 0, 0, False, 0, 500, gather=order, worked=True))
+
+
+@pytest.mark.parametrize(
+    ("trace", "tier", "expected"),
+    [
+        (scan(40_000), 0, "hbm bandwidth"),
+        (scan(4_000), 1, "pcie bandwidth"),
+        (scan(64), 0, "launch"),
+        (scan(4_000, flops_per_tile=10**9, flops_unit="bf16", retire="in_order"), 0, "arithmetic"),
+        (scan(64, startup_ps=10**9), 0, "block start-up"),
+        (scan(64, blocks=4, startup_ps=10, drain_ps=10**9), 0, "block start-up"),
+        (chase(tiles_in_flight=1, partial_serial=True), 0, "serial chain"),
+        (chase(tiles_in_flight=2), 0, "bytes in flight"),
+    ],
+)
+def test_the_bound_is_named(trace: MemoryTrace, tier: int, expected: str) -> None:
+    bound = bound_of(trace, tier=tier)
+    assert bound.resource == expected
+    assert 0.2 < bound.share < 1
+
+
+def test_whole_waves_are_bound_by_units() -> None:
+    region = flat_region(0, 400, 1024)
+    accesses = [Access(0, b, b, 0, False, b, 1) for b in range(400)]
+    fields = {"tile_bytes": 1024, "flops_per_tile": 0, "startup_ps": 3_000_000}
+    few = one_kernel(kernel(blocks=400, **fields), region, *accesses)
+    bound = bound_of(few)
+    assert bound.resource in ("units", "block start-up")
+    assert bound.share > 0.8
+
+
+def test_tags_bind_where_a_link_has_few() -> None:
+    system = dataclasses.replace(ROOMY, links=(dataclasses.replace(TWO_TIERS.links[0], tags=64),))
+    assert bound_of(scan(400), system, tier=1).resource == "pcie tags"

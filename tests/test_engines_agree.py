@@ -1,0 +1,104 @@
+"""The two engines give the same integers in every field of the outcome."""
+
+from __future__ import annotations
+
+import dataclasses
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine_cases import (
+    TWO_TIERS, MemoryTrace, columns, drawn_case, flat_region, kernel, placed, run_both,
+)  # fmt: skip
+from memsim import fast, ledger
+from memsim.tally import Watched
+from memsim.trace import Access
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.randoms(use_true_random=False))
+def test_random_systems_and_traces(random: Random) -> None:
+    trace, system, memory, quantum_bytes = drawn_case(random)
+    outcome = run_both(trace, system, memory, quantum_bytes)
+    watched = Watched(trace)  # type: ignore[arg-type]
+    assert len(list(watched.kernels())) == len(outcome.end_ps)
+    ledger.check(outcome, watched.tally.issued, system)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_seeded_systems_and_traces(seed: int) -> None:
+    trace, system, memory, quantum_bytes = drawn_case(Random(seed))
+    assert run_both(trace, system, memory, quantum_bytes).end_ps.min() >= 0
+
+
+def layers(count: int, tier_of_last: int = 0) -> MemoryTrace:
+    """Equal kernels, one a layer, each waiting for the one before."""
+    regions = tuple(flat_region(i, 500, 1152) for i in range(count))
+    launches = [
+        (
+            kernel(i, waits_for=(i - 1,) if i else (), blocks=3, tile_rows=64, tiles_in_flight=2),
+            columns([Access(i, 0, 2, i, False, 0, 500, spread="even", grain=64, worked=True)]),
+        )
+        for i in range(count)
+    ]
+    return MemoryTrace(regions, launches)
+
+
+def test_equal_layers_are_replayed_once_and_count_as_often_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = layers(7)
+    memory = placed(trace.regions)
+    runs = []
+    once = fast.replay_segment
+    monkeypatch.setattr(fast, "replay_segment", lambda *a: runs.append(1) or once(*a))
+    outcome = run_both(trace, TWO_TIERS, memory, 4096)
+    assert len(runs) == 2  # the first layer also pays the graph launch
+    assert (outcome.digest == outcome.digest[0]).all()
+    assert outcome.moved[:, 0, 0].tolist() == [500 * 1152] * 7
+
+
+def test_layers_in_different_tiers_are_not_taken_for_equal() -> None:
+    trace = layers(4)
+    memory = placed(trace.regions)
+    memory.shares[3] = (1, 1)  # the last region lives on the host
+    outcome = run_both(trace, TWO_TIERS, memory, 4096)
+    times = outcome.end_ps - outcome.start_ps
+    assert times[1] == times[2] < times[3]
+
+
+def test_a_small_request_table_grows_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = layers(2)
+    memory = placed(trace.regions)
+    expected = fast.run(trace, TWO_TIERS, memory, 512)
+    monkeypatch.setattr(fast, "_FIRST_REQUESTS", 1)
+    for a, b in zip(run_both(trace, TWO_TIERS, memory, 512), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_requests_too_far_apart_for_the_wheel_keep_their_order() -> None:
+    """A slow tier and a quick one: completions 10^9 buckets apart."""
+    slow = dataclasses.replace(TWO_TIERS.tiers[1], channel_mbps=1, channels=1)
+    system = dataclasses.replace(TWO_TIERS, tiers=(TWO_TIERS.tiers[0], slow))
+    regions = (flat_region(0, 400, 64), flat_region(1, 400, 64))
+    accesses = [Access(0, b, b, b % 2, False, 0, 400, worked=True) for b in range(4)]
+    trace = MemoryTrace(regions, [(kernel(blocks=4, tiles_in_flight=50, tile_rows=1), columns(accesses))])
+    memory = placed(regions)
+    memory.shares[1] = (1, 1)
+    assert run_both(trace, system, memory, 64).requests.sum() == 1600
+
+
+def test_streams_overlap_and_share_the_machine() -> None:
+    """Two kernels on two streams end later together than alone, and sooner than one after another."""
+
+    def both(second_stream: int) -> int:
+        trace = layers(2)
+        launches = [
+            (dataclasses.replace(k, waits_for=(), stream=k.id * second_stream), a) for k, a in trace.launches
+        ]
+        outcome = run_both(MemoryTrace(trace.regions, launches), TWO_TIERS, placed(trace.regions), 4096)
+        return int(outcome.end_ps.max())
+
+    alone = int(run_both(layers(1), TWO_TIERS, placed(layers(1).regions), 4096).end_ps.max())
+    assert alone < both(1) < both(0)

@@ -1,0 +1,185 @@
+"""The shared rules, each against arithmetic that a reader can redo."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_cases import columns, drawn_memory, drawn_regions, flat_region, kernel, paged_region, placed
+from memsim import rules
+from memsim.placement import Piece, Placement, build_memory
+from memsim.program import build_program
+from memsim.result import LATENCY_BUCKETS
+from memsim.rules import Memory, Ops
+from memsim.system import Initiator
+from memsim.trace import Access, Kernel, Region
+
+GPU = Initiator("gpu", 1, 1, 0, 0, 1, 1, 1)
+
+
+@given(st.integers(1, 10**12), st.integers(1, 10**7))
+def test_service_is_the_exact_quotient(work: int, rate: int) -> None:
+    whole_ps, rest = rules.service_ps(work, rate)
+    assert Fraction(whole_ps) + Fraction(rest, rate) == Fraction(work * 10**6, rate)
+    assert 0 <= rest < rate
+
+
+@given(st.integers(0, 10**9), st.integers(1, 10**5), st.sampled_from([1, 32, 64, 4096]))
+def test_rounding_covers_whole_transactions(offset: int, nbytes: int, unit_bytes: int) -> None:
+    moved = rules.rounded_bytes(offset, nbytes, unit_bytes)
+    first, last = offset // unit_bytes, (offset + nbytes - 1) // unit_bytes
+    assert moved == (last - first + 1) * unit_bytes
+
+
+@pytest.mark.parametrize("channels", [1, 3, 8, 96])
+def test_every_stripe_visits_every_channel_once(channels: int) -> None:
+    for stripe in (0, 1, 7, 1000):
+        offsets = [(stripe * channels + i) * 512 for i in range(channels)]
+        assert sorted(rules.channel_of(o, 512, channels) for o in offsets) == list(range(channels))
+
+
+def test_a_stride_of_one_stripe_does_not_stay_on_one_channel() -> None:
+    used = [int(rules.channel_of(s * 512 * 8, 512, 8)) for s in range(800)]
+    assert max(np.bincount(used, minlength=8)) < 2 * 800 / 8
+
+
+def test_channels_are_pinned() -> None:
+    """The function is part of the model: rotation(1) = 40503 mod 8 = 7, rotation(2) = 15470 mod 8 = 6, ..."""
+    found = [int(rules.channel_of(i * 2048, 512, 8)) for i in range(10)]
+    assert found == [0, 4, 7, 3, 6, 2, 6, 2, 5, 1]
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 10**5))
+def test_requests_add_up_and_are_cut_at_multiples_of_the_quantum(offset: int, span: int, quantum: int) -> None:
+    at, left, sizes = offset, span, []
+    while left and len(sizes) < 1000:
+        nbytes = rules.request_bytes(at, left, quantum)
+        assert 0 < nbytes <= quantum
+        sizes.append(nbytes)
+        at, left = at + nbytes, left - nbytes
+        assert left == 0 or at % quantum == 0
+    assert sum(sizes) == span - left
+
+
+def test_latency_buckets_hold_what_their_floor_says() -> None:
+    edges = [rules.bucket_floor_ps(b) for b in range(300)]
+    assert edges == sorted(set(edges))
+    for latency_ps in (0, 15, 16, 17, 31, 32, 1_000, 345_678, 10**9, 2**40 - 1):
+        bucket = rules.latency_bucket(latency_ps)
+        assert rules.bucket_floor_ps(bucket) <= latency_ps < rules.bucket_floor_ps(bucket + 1)
+    assert rules.latency_bucket(2**62) < LATENCY_BUCKETS
+
+
+def test_the_digest_sees_two_requests_exchange_their_times() -> None:
+    straight = rules.digest_term(0, 0, 100) + rules.digest_term(0, 1, 200)
+    crossed = rules.digest_term(0, 0, 200) + rules.digest_term(0, 1, 100)
+    assert straight % 2_147_483_647 != crossed % 2_147_483_647
+
+
+def spans(region: Region, memory: Memory, access: Access, launch: Kernel) -> list[tuple[int, int, int]]:
+    """(tier, offset, bytes) of all spans of the only op of an access."""
+    ops = ops_of(launch, region, access)
+    found, index, second = [], 0, 0
+    while index < ops.table[0, rules.ROWS]:
+        tier, offset, nbytes, index, second = rules.next_span(
+            ops, memory, 0, index, ops.table[0, rules.ROWS], second
+        )
+        found.append((int(tier), int(offset), int(nbytes)))
+    return found
+
+
+def ops_of(launch: Kernel, region: Region, *accesses: Access) -> Ops:
+    program = build_program(
+        [(launch, columns(accesses))], [[]], [True], GPU, np.array([region.row_bytes] * (region.id + 1))
+    )
+    return program.ops
+
+
+def test_rows_back_to_back_are_one_span() -> None:
+    region = flat_region(0, 100, 1152)
+    assert spans(region, placed([region]), Access(0, 0, 0, 0, False, 3, 10), kernel()) == [(0, 3 * 1152, 11520)]
+
+
+def test_gathered_rows_are_spans_of_their_own() -> None:
+    region = flat_region(0, 100, 656)
+    access = Access(0, 0, 0, 0, False, 0, 3, gather=np.array([7, 8, 2]))
+    assert spans(region, placed([region]), access, kernel()) == [(0, r * 656, 656) for r in (7, 8, 2)]
+
+
+def test_whole_pages_are_one_span_and_a_part_of_a_page_two() -> None:
+    region = paged_region(0, 3)
+    page = 64 * 132
+    access = Access(0, 0, 0, 0, False, 0, 130)
+    assert spans(region, placed([region]), access, kernel()) == [
+        (0, 0, 2 * page),
+        (0, 2 * page, 2 * 128),
+        (0, 2 * page + 64 * 128, 2 * 4),
+    ]
+
+
+def test_padded_pages_are_a_span_each() -> None:
+    region = paged_region(0, 3, padding=100)
+    access = Access(0, 0, 0, 0, False, 64, 128)
+    page = 64 * 132
+    assert spans(region, placed([region]), access, kernel()) == [(0, page + 100, page), (0, 2 * (page + 100), page)]
+
+
+@given(st.randoms(use_true_random=False))
+def test_placement_gives_every_row_one_place_and_packs_each_tier(random: Random) -> None:
+    regions = drawn_regions(random)
+    memory = drawn_memory(random, regions, 3)
+    for region in regions:
+        places = [tuple(int(x) for x in rules.locate(memory, region.id, row)) for row in range(region.rows)]
+        piece_of = np.searchsorted(
+            memory.pieces[memory.regions[region.id, 4] : memory.regions[region.id + 1, 4], 0],
+            np.arange(region.rows),
+            side="right",
+        )
+        seen: dict[tuple[int, int], list[int]] = {}
+        for piece, (tier, tier_row, run) in zip(piece_of.tolist(), places, strict=True):
+            assert run >= 1
+            seen.setdefault((piece, tier), []).append(tier_row)
+        for rows in seen.values():
+            assert rows == list(range(rows[0], rows[0] + len(rows)))
+
+
+def test_even_access_deals_whole_grains_and_the_first_blocks_get_one_more() -> None:
+    region = flat_region(0, 10_000, 64)
+    access = Access(0, 1, 3, 0, False, 5, 1000, spread="even", grain=256)
+    table = ops_of(kernel(blocks=5), region, access).table
+    assert table[:, rules.FIRST_ROW].tolist() == [5, 5 + 512, 5 + 768]
+    assert table[:, rules.ROWS].tolist() == [512, 256, 232]
+
+
+def test_even_access_with_fewer_grains_than_blocks_leaves_the_last_idle() -> None:
+    region = flat_region(0, 10_000, 64)
+    access = Access(0, 0, 9, 0, False, 0, 3, spread="even", gather=np.array([9, 4, 6]))
+    table = ops_of(kernel(blocks=10), region, access).table
+    assert table[:, rules.GATHER_AT].tolist() == [0, 1, 2]
+
+
+def test_only_the_first_reader_of_shared_rows_fetches_them() -> None:
+    region = flat_region(0, 100, 64)
+    table = ops_of(kernel(blocks=3), region, Access(0, 0, 2, 0, False, 0, 9, spread="each")).table
+    assert table[:, rules.IS_HIT].tolist() == [0, 1, 1]
+
+
+def test_accesses_keep_the_files_order_inside_a_block() -> None:
+    region = flat_region(0, 100, 64)
+    accesses = [Access(0, 1, 1, 0, False, 7, 1), Access(0, 0, 1, 0, False, 8, 1, spread="each"), Access(0, 0, 0, 0, False, 9, 1)]
+    table = ops_of(kernel(blocks=2), region, *accesses).table
+    assert table[:, rules.FIRST_ROW].tolist() == [8, 9, 7, 8]
+
+
+def test_interleaved_spans_end_at_chunk_borders() -> None:
+    region = flat_region(0, 256, 100)
+    memory = build_memory([region], Placement(((Piece(256, ((0, 3), (1, 1))),),), ()))
+    found = spans(region, memory, Access(0, 0, 0, 0, False, 0, 256), kernel())
+    assert [(tier, nbytes) for tier, _, nbytes in found].count((1, 6400)) == 1
+    assert sum(nbytes for _, _, nbytes in found) == 25_600
+    assert sorted(offset for tier, offset, _ in found if tier == 0) == [0, 6400, 12_800]
