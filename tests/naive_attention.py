@@ -1,0 +1,49 @@
+"""Attention in float64, written to be read: what the recorded kernels must compute.
+
+Inputs are the values that a kernel reads, turned back from their formats (dequantised, so the
+rounding of a cache format is not counted against the kernel), one sequence at a time.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def attention(q: torch.Tensor, rows: torch.Tensor, scale: float) -> torch.Tensor:
+    """q [heads, 576] over latent rows [rows, 576]: [heads, 512]."""
+    q, rows = q.double(), rows.double()
+    return torch.softmax(scale * q @ rows.T, dim=-1) @ rows[:, :512]
+
+
+def index_scores(
+    q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, scales: torch.Tensor
+) -> torch.Tensor:
+    """q [heads, 128], weights [heads], keys [rows, 128], scales [rows]: scores [rows]."""
+    scores = torch.zeros(len(keys), dtype=torch.float64)
+    for head in range(len(q)):
+        similar = keys.double() * scales.double()[:, None] @ q[head].double()
+        scores += weights[head].double() * similar.clamp_min(0)
+    return scores
+
+
+def short_convolution(taps: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """taps [3, channels] oldest first, x [channels], weight [4, channels]: SiLU of the sum."""
+    total = (taps.double() * weight[:3].double()).sum(0) + x.double() * weight[3].double()
+    return total / (1 + torch.exp(-total))
+
+
+def gated_delta(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: float, state: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One head: q, k, v, g [128], state [value, key]; the new state and the output [128]."""
+    q, k, v, g, state = (tensor.double() for tensor in (q, k, v, g, state))
+    q = q / torch.sqrt(q @ q + 1e-6)
+    k = k / torch.sqrt(k @ k + 1e-6)
+    state = state * torch.exp(g)[None, :]
+    state = state + beta * torch.outer(v - state @ k, k)
+    return state, state @ q * 128**-0.5
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Largest absolute error over the largest absolute value expected."""
+    return float((found.double() - expected).abs().max() / expected.abs().max())

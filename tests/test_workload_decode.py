@@ -1,0 +1,208 @@
+"""Whole decode steps: the same code on real tensors and on shapes alone, errors, and nothing half-written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from workload_cases import layer_of, rows_of
+
+from memsim.errors import MissingExtra, OutputError, UsageError
+from memsim.trace_read import open_trace
+from workloads import decode
+from workloads.decode import record_step
+from workloads.models import get_model
+from workloads.shapes import DsaShape, KdaShape, MlaShape
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
+KIMI, SPARSE = get_model("kimi-linear"), get_model("deepseek-v3.2")
+SMALL = {
+    "kimi-linear": dataclasses.replace(KIMI, layers=("kda", "mla"), kda=KdaShape(2), mla=MlaShape(heads=70)),
+    "deepseek-v3.2": dataclasses.replace(SPARSE, layers=("dsa",) * 2, dsa=DsaShape(MlaShape(66), 4, 128)),
+}
+
+
+@pytest.fixture
+def small_models(monkeypatch):
+    """The models with fewer layers and heads, so that they run on real tensors in a test."""
+    monkeypatch.setattr(decode, "get_model", SMALL.__getitem__)
+
+
+def rows(path):
+    return pq.read_table(path).replace_schema_metadata(None)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("kimi-linear", {"steps": 2}),
+        ("deepseek-v3.2", {"selection": "uniform", "steps": 2}),
+        ("deepseek-v3.2", {"selection": "dsa_mid", "stage": "kv"}),
+    ],
+)
+def test_real_tensors_and_shapes_give_the_same_trace(small_models, tmp_path, device, model, options):
+    for name, backing in (("real", device), ("shapes", "meta")):
+        record_step(model, 777, batch=2, device=backing, units=16, out=tmp_path / name, **options)
+    assert rows(tmp_path / "real").equals(rows(tmp_path / "shapes"))
+
+
+def test_a_context_that_is_selected_in_parts_does_too():
+    chosen = [np.arange(0, 640, 10), np.arange(64)]
+    layers = [layer_of("dsa", [700, 130], device, selected=chosen) for device in ("cpu", "meta")]
+    for layer in layers:
+        layer.step()
+    real, shapes = (
+        [
+            (dataclasses.replace(access, gather=None), rows_of(access).tolist())
+            for access in layer.sink.accesses
+        ]
+        for layer in layers
+    )
+    assert "layer0.dsa-topk-merge" in layers[0].kernel_names()
+    assert layers[0].sink.kernels == layers[1].sink.kernels
+    assert layers[0].sink.regions == layers[1].sink.regions
+    assert real == shapes
+
+
+def test_the_same_seed_gives_the_same_trace_and_another_one_another(small_models, tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        record_step("deepseek-v3.2", 900, device="cpu", seed=seed, out=tmp_path / name)
+    assert rows(tmp_path / "a").equals(rows(tmp_path / "b"))
+    assert not rows(tmp_path / "a").equals(rows(tmp_path / "c"))
+
+
+def test_real_scores_select_other_rows_in_every_layer_and_step(small_models, tmp_path):
+    record_step("deepseek-v3.2", 900, device="cpu", steps=2, out=tmp_path / "a")
+    chosen = [
+        tuple(found.gather_rows)
+        for kernel, found in open_trace(tmp_path / "a").kernels()
+        if kernel.family == "dsa-attend"
+    ]
+    assert len(chosen) == len(set(chosen)) == 4
+
+
+def test_the_order_of_kernels_is_that_of_layers_and_steps(tmp_path):
+    record_step("kimi-linear", 100_000, steps=2, out=tmp_path / "a")
+    kernels = [kernel for kernel, _ in open_trace(tmp_path / "a").kernels()]
+    families = [kernel.family for kernel in kernels if kernel.step == 0]
+    assert families[:8] == ["kda-conv", "kda"] * 3 + ["mla", "mla-combine"]
+    assert len(kernels) == 2 * 2 * 27
+    assert [kernel.waits_for for kernel in kernels] == [(), *((number,) for number in range(107))]
+    assert [kernel.layer for kernel in kernels[-2:]] == [26, 26]
+
+
+def test_grids_are_those_of_the_production_kernels(tmp_path):
+    record_step("kimi-linear", 131_072, out=tmp_path / "kimi")
+    record_step("deepseek-v3.2", 1_048_576, out=tmp_path / "sparse", selection="uniform")
+    grids = {}
+    for name in ("kimi", "sparse"):
+        for kernel, _ in open_trace(tmp_path / name).kernels():
+            last = kernel.name.split(".")[1]
+            grids[last] = kernel.blocks, kernel.blocks_per_unit, kernel.tile_rows, kernel.tiles_in_flight
+    assert grids == {
+        "kda-conv": (48, 16, 3, 8),
+        "kda": (128, 4, 32, 8),
+        "mla": (132, 1, 64, 2),
+        "mla-combine": (4, 8, 1, 1),
+        "dsa-index": (132, 1, 256, 3),
+        "dsa-topk": (10, 2, 2048, 2),
+        "dsa-topk-merge": (1, 2, 2048, 2),
+        "dsa-attend": (132, 1, 32, 2),
+        "dsa-combine": (16, 8, 1, 1),
+    }
+
+
+def test_metadata_say_what_was_recorded_and_on_what_it_rests(small_models, tmp_path):
+    meta = record_step("deepseek-v3.2", 4096, batch=2, steps=3, seed=5, stage="kv", out=tmp_path / "a")
+    assert open_trace(tmp_path / "a").meta == meta
+    expected = {
+        "model": "deepseek-v3.2",
+        "part": "attention",
+        "context_tokens": 4096,
+        "batch": 2,
+        "steps": 3,
+        "tokens_per_step": 1,
+        "seed": 5,
+        "device": "meta",
+        "selection": "dsa_mid",
+        "stage": "kv",
+        "units": 132,
+    }
+    assert {key: meta[key] for key in expected} == expected
+    assert set(meta["software"]) == {"python", "torch", "memsim"}
+    inputs = {entry["path"]: entry for entry in meta["inputs"]}
+    assert len(inputs) == len(meta["inputs"])
+    assert inputs["kernel.dsa-topk.passes"]["provenance"] == "assumed"
+    assert inputs["step.selection"]["provenance"] == "assumed"
+    assert all(entry["value"] and entry["source"] for entry in meta["inputs"])
+    assert len(json.dumps(meta)) < 100_000
+
+
+def test_progress_counts_layers_of_all_steps(tmp_path):
+    seen = []
+    record_step("kimi-linear-all-mla", 64, steps=2, out=tmp_path / "a", progress=lambda *at: seen.append(at))
+    assert seen == [(done, 54) for done in range(1, 55)]
+
+
+def test_an_interrupted_recording_leaves_nothing(tmp_path):
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record_step("kimi-linear-all-mla", 64, out=tmp_path / "a", progress=interrupt)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "deepseek-v32"}, "unknown model 'deepseek-v32'; did you mean 'deepseek-v3.2'"),
+        ({"context_tokens": 0}, "--context 0: expected a whole number from 1 to 134,217,728"),
+        ({"context_tokens": 2**27 + 1}, "--context 134217729: expected"),
+        ({"batch": 0}, "--batch 0: expected a whole number from 1 to 4,096"),
+        ({"batch": 4097}, "--batch 4097: expected"),
+        ({"steps": 10_001}, "--steps 10001: expected"),
+        ({"units": 0}, "--units 0: expected"),
+        ({"seed": -1}, "--seed -1: expected"),
+        ({"device": "gpu"}, "--device gpu: unknown device; choose one of: cpu, cuda, meta"),
+        ({"stage": "vk"}, "--stage vk: unknown stage; choose one of: kv"),
+        ({"selection": "dsa_med"}, "did you mean 'dsa_mid'"),
+        ({"selection": "real"}, "--selection real with --device meta: there are no scores"),
+        (
+            {"model": "deepseek-v3", "selection": "uniform"},
+            "--selection uniform with model 'deepseek-v3': it has no",
+        ),
+        ({"model": "kimi-linear", "stage": "kv"}, "--stage kv with model 'kimi-linear': it has no sparse"),
+        ({"device": "cpu", "context_tokens": 2**27, "batch": 4096}, "GB are free; use --device meta"),
+    ],
+)
+def test_wrong_words_and_numbers_are_refused_in_one_line(tmp_path, change, message):
+    given = {"model": "deepseek-v3.2", "context_tokens": 100, "out": tmp_path / "a"} | change
+    with pytest.raises(UsageError) as refused:
+        record_step(**given)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a CUDA device")
+def test_a_missing_gpu_is_named(tmp_path):
+    with pytest.raises(MissingExtra, match="torch finds no CUDA device; use --device cpu or --device meta"):
+        record_step("kimi-linear", 10, device="cuda", out=tmp_path / "a")
+
+
+def test_an_output_that_cannot_be_written_is_refused(tmp_path):
+    with pytest.raises(OutputError):
+        record_step("kimi-linear", 10, out=tmp_path / "none" / "a")
+
+
+def test_every_shipped_model_records_on_real_tensors(tmp_path):
+    for model in ("kimi-linear", "deepseek-v3.2"):
+        record_step(model, 70, device="cpu", out=tmp_path / "real")
+        record_step(model, 70, device="meta", out=tmp_path / "shapes")
+        assert rows(tmp_path / "real").equals(rows(tmp_path / "shapes"))  # all rows are selected

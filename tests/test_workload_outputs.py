@@ -1,0 +1,134 @@
+"""Recorded kernels compute what float64 attention computes."""
+
+from __future__ import annotations
+
+import naive_attention as naive
+import pytest
+import torch
+from workload_cases import layer_of
+
+from workloads.dsa_topk import Cut
+from workloads.formats import unpack_index, unpack_kv
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
+    ),
+]
+
+
+def host(handle):
+    return handle.data.cpu()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("heads", "lengths", "units"),
+    [(2, [1], 4), (2, [64, 130, 7], 4), (12, [1000], 8), (128, [700, 650], 10), (96, [90, 300], 6)],
+)
+def test_mla_attends_to_every_row(device, heads, lengths, units):
+    layer = layer_of("mla", lengths, device, heads=heads, units=units)
+    layer.step()
+    regions = layer.regions
+    stride = regions.kv.region.rows // len(lengths)
+    for number, rows in enumerate(lengths):
+        q = host(regions.q)[number * heads : (number + 1) * heads]
+        kv = host(regions.kv)[number * stride : number * stride + rows]
+        found = host(regions.out)[number * heads : (number + 1) * heads]
+        assert naive.relative_error(found, naive.attention(q, kv, 192**-0.5)) < 1e-2
+
+
+def test_a_split_sequence_is_combined_and_a_whole_one_is_not():
+    layer = layer_of("mla", [700, 20], units=4)
+    layer.step()
+    assert layer.kernel_names() == ["layer0.mla", "layer0.mla-combine"]
+    combined = {access.first_row for access in layer.accesses("layer0.mla-combine") if access.write}
+    assert combined == {0}  # two heads of the first sequence; the second is written by the kernel itself
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("heads", "batch"), [(2, 1), (4, 3)])
+def test_kda_steps_the_gated_delta_rule(device, heads, batch):
+    layer = layer_of("kda", [1] * batch, device, heads=heads)
+    regions = layer.regions
+    before = {name: host(getattr(regions, name)).clone() for name in ("x", "conv", "conv_weight", "state")}
+    layer.step()
+    channels = heads * 3 * 128
+    # pieces of 256 channels, each with its 4 taps
+    weight = before["conv_weight"].reshape(-1, 4, 256).transpose(0, 1).reshape(4, channels)
+    for number in range(batch):
+        taps = before["conv"].reshape(batch, 3, channels)[number]
+        x = before["x"].reshape(batch, channels)[number]
+        mixed = host(regions.qkv).reshape(batch, channels)[number]
+        assert naive.relative_error(mixed, naive.short_convolution(taps, x, weight)) < 1e-2
+        shifted = host(regions.conv).reshape(batch, 3, channels)[number]
+        assert torch.equal(shifted, torch.stack([taps[1], taps[2], x]))
+
+        q, k, v = mixed.reshape(3, heads, 128)
+        gate = host(regions.gate).reshape(batch, heads, 129)[number]
+        states = before["state"].reshape(batch, heads, 128, 128)[number]
+        for head in range(heads):
+            decay, beta = gate[head, :128], float(gate[head, 128])
+            state, out = naive.gated_delta(q[head], k[head], v[head], decay, beta, states[head])
+            found = host(regions.state).reshape(batch, heads, 128, 128)[number, head]
+            assert naive.relative_error(found, state) < 1e-5
+            assert (
+                naive.relative_error(host(regions.out).reshape(batch, heads, 128)[number, head], out) < 1e-2
+            )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "lengths", "top_k"), [(2, [900], 128), (128, [333, 40], 96), (64, [50], 64)]
+)
+def test_dsa_selects_by_score_and_attends_to_what_it_selected(device, heads, lengths, top_k, staged):
+    layer = layer_of("dsa", lengths, device, heads=heads, units=6, top_k=top_k, staged=staged)
+    layer.step()
+    regions, batch = layer.regions, len(lengths)
+    stride = regions.attention.kv.region.rows // batch
+    pages = host(regions.index).reshape(batch, -1, 8448)
+    for number, rows in enumerate(lengths):
+        heads_bytes = pages[number, :, :8192].reshape(-1, 128)[:rows]
+        tails = pages[number, :, 8192:].reshape(-1, 4)[:rows]
+        keys, scales = unpack_index(heads_bytes, tails)
+        q = host(regions.index_q).float().reshape(batch, -1, 128)[number]
+        expected = naive.index_scores(q, host(regions.index_weights)[number], keys, scales[:, 0])
+        found = host(regions.scores)[number * stride : number * stride + rows, 0]
+        assert naive.relative_error(found, expected) < 1e-2
+
+        count = min(top_k, rows)
+        chosen = host(regions.indices)[number * top_k : (number + 1) * top_k, 0].long()
+        assert chosen[count:].eq(-1).all()
+        best = set(torch.topk(expected, count).indices.tolist())
+        assert len(best & set(chosen[:count].tolist())) >= 0.99 * count
+        assert chosen[:count].diff().gt(0).all()
+
+        kv = unpack_kv(host(regions.attention.kv)[number * stride + chosen[:count]])
+        queries = host(regions.attention.q)[number * heads : (number + 1) * heads]
+        found = host(regions.attention.out)[number * heads : (number + 1) * heads]
+        assert naive.relative_error(found, naive.attention(queries, kv, 192**-0.5)) < 1e-2
+
+
+def test_a_long_context_is_selected_in_parts_with_the_same_outcome():
+    whole = layer_of("dsa", [900, 777], top_k=100, cut=Cut(split_from=10_000))
+    parts = layer_of("dsa", [900, 777], top_k=100, cut=Cut(split_from=900, blocks=7))
+    whole.step()
+    parts.step()
+    assert "layer0.dsa-topk-merge" in parts.kernel_names()
+    assert torch.equal(whole.regions.indices.data, parts.regions.indices.data)
+    assert torch.equal(whole.regions.attention.out.data, parts.regions.attention.out.data)
+
+
+def test_a_given_selection_takes_the_place_of_the_scores():
+    import numpy as np
+
+    given = [np.arange(5, 5 + 64 * 3, 3, dtype=np.int64)]
+    layer = layer_of("dsa", [400], selected=given)
+    layer.step()
+    gathered = [a.gather for a in layer.accesses("layer0.dsa-attend") if a.gather is not None]
+    assert np.array_equal(np.concatenate(gathered), given[0])
+    kv = unpack_kv(layer.regions.attention.kv.data[torch.from_numpy(given[0])])
+    expected = naive.attention(layer.regions.attention.q.data, kv, 192**-0.5)
+    assert naive.relative_error(layer.regions.attention.out.data, expected) < 1e-2

@@ -1,0 +1,80 @@
+"""The production kernels' cutting rules, against their own definition and by their properties."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from workloads.splits import even_segments, flash_mla_parts, flash_mla_split, head_blocks
+
+
+def random_counts(rng: random.Random) -> list[int]:
+    return [rng.choice((1, 2, rng.randint(1, 40), rng.randint(1, 3000))) for _ in range(rng.randint(1, 60))]
+
+
+def greedy(tiles: list[int], parts: int) -> list[tuple[int, int, int, int]]:
+    """FlashMLA's rule as a walk over parts: (sequence, part, first tile, tiles)."""
+    payload = -(-sum(count + 5 for count in tiles) // parts) + 5
+    shares, sequence, begun = [], 0, 0
+    for part in range(parts):
+        left = payload
+        while sequence < len(tiles):
+            rest = tiles[sequence] - begun
+            if left >= rest + 5:
+                shares.append((sequence, part, begun, rest))
+                left -= rest + 5
+                sequence, begun = sequence + 1, 0
+                continue
+            if left > 5:
+                shares.append((sequence, part, begun, left - 5))
+                begun += left - 5
+            break
+    assert sequence == len(tiles)
+    return shares
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_flash_mla_split_is_the_greedy_rule_and_covers_every_tile_once(seed):
+    rng = random.Random(seed)
+    tiles, parts = random_counts(rng), rng.randint(1, 140)
+    shares = flash_mla_split(tiles, parts)
+    found = [(sequence, *share) for sequence, shares_of in enumerate(shares) for share in shares_of]
+    assert found == greedy(tiles, parts)
+    for count, shares_of in zip(tiles, shares, strict=True):
+        assert [tile for share in shares_of for tile in range(share[1], share[1] + share[2])] == list(
+            range(count)
+        )
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_segments_go_to_blocks_as_equal_runs_the_first_ones_longer(seed):
+    rng = random.Random(seed)
+    segments, blocks = random_counts(rng), rng.randint(1, 140)
+    load = [0] * blocks
+    order = []
+    for sequence, shares in enumerate(even_segments(segments, blocks)):
+        for block, first, count in shares:
+            load[block] += count
+            order += [(sequence, first + number) for number in range(count)]
+    each, extra = divmod(sum(segments), blocks)
+    assert load == [each + 1] * extra + [each] * (blocks - extra)
+    assert order == [(sequence, number) for sequence, count in enumerate(segments) for number in range(count)]
+
+
+def test_parts_fill_the_units_of_an_h200_once():
+    assert [flash_mla_parts(132, heads) for heads in (1, 32, 64, 65, 128, 192)] == [132, 132, 132, 66, 66, 44]
+    assert head_blocks(65) == 2
+    assert flash_mla_parts(1, 128) == 1
+
+
+def test_one_long_sequence_is_split_over_all_parts_but_the_rounding():
+    (shares,) = flash_mla_split([2048], 132)
+    assert (len(shares), shares[0].tiles) == (
+        128,
+        16,
+    )  # payload = ceil(2053 / 132) + 5 = 21 tiles, 5 of them overhead
+
+
+def test_equal_sequences_that_fill_the_parts_are_not_split():
+    assert [len(shares) for shares in flash_mla_split([100] * 66, 66)] == [1] * 66

@@ -1,0 +1,282 @@
+"""Decode steps of a model's attention stack, recorded as one trace.
+
+A model's name, a context and a batch enter; a trace file leaves: the attention of all layers, layer after
+layer, step after step. Every sequence has the same length; step s has `context_tokens` + s rows, the
+row of its own token included. Real tensors are drawn anew for every layer of every step from the seed
+and dropped after it, so that one layer's fit is enough: caches and recurrent states therefore do not go
+on from step to step, on which nothing in a trace depends. Left out: projections, experts, norms, and
+the write of the new row.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from memsim.errors import MissingExtra, UsageError
+from memsim.trace_write import TraceWriter
+from workloads import combine, dsa, kda, mla, splits
+from workloads.facts import Fact
+from workloads.models import get_model
+from workloads.models.model import Model
+from workloads.record import ListSink, Recorder
+from workloads.selection import Selection, make_selection
+from workloads.stage import FACTS as STAGE_FACTS
+from workloads.tensors import generator_for
+
+Int64s = npt.NDArray[np.int64]
+
+MOST_TOKENS, MOST_BATCH, MOST_STEPS, MOST_UNITS = 2**27, 4096, 10_000, 65_536
+DEVICES = ("cpu", "cuda", "meta")
+STAGES = ("kv",)
+REAL = "real"  # selections from the kernels' own scores
+META_SELECTION = "dsa_mid"
+WORKSPACE = 1.5  # memory that a layer needs, in its regions' bytes: kernels unpack what they read
+
+KIND_FACTS = {
+    "kda": kda.FACTS,
+    "mla": mla.FACTS + combine.FACTS + splits.FACTS[:3],
+    "dsa": dsa.FACTS + splits.FACTS,
+}
+STEP_FACTS = (
+    Fact(
+        "step.waits",
+        "every kernel waits for the one before it",
+        "assumed",
+        "one stream, no overlap of launches",
+    ),
+    Fact("step.startup", "no start-up and drain time of blocks", "assumed", "until they are measured"),
+    Fact("step.pages", "pages in order, no page table read", "assumed", "4 B for 64 rows are left out"),
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is recorded: checked words and numbers of `record_step`."""
+
+    model: Model
+    context_tokens: int
+    batch: int
+    steps: int
+    device: str
+    selection: Selection | None
+    staged: bool
+    seed: int
+    units: int
+
+
+def record_step(
+    model: str,
+    context_tokens: int,
+    *,
+    batch: int = 1,
+    steps: int = 1,
+    device: str = "meta",
+    selection: str | None = None,
+    stage: str | None = None,
+    seed: int = 0,
+    units: int = 132,
+    out: str | Path,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Write the trace of `steps` decode steps of all attention layers to `out`; returns its metadata.
+
+    context_tokens  rows in the cache at the first step, the new one included
+    device     `cpu` or `cuda`: real tensors; `meta`: shapes alone, of any size
+    selection  rows of sparse attention: a name of `selection.make_selection`, or `real` scores (the
+               default on real tensors; on meta it is `dsa_mid`)
+    stage      `kv`: the selected rows are gathered into a buffer before the attention
+    units      processors that the kernels split their work over (H200: 132)
+    progress   called with (layers done, layers in all)
+
+    UsageError for a wrong word or number or too little memory, MissingExtra where there is no CUDA
+    device, OutputError where `out` cannot be written; the file appears whole or not at all.
+    """
+    found = get_model(model)
+    _within("context", context_tokens, 1, MOST_TOKENS)
+    _within("batch", batch, 1, MOST_BATCH)
+    _within("steps", steps, 1, MOST_STEPS)
+    _within("units", units, 1, MOST_UNITS)
+    _within("seed", seed, 0, 2**63 - 1)
+    _known("device", device, DEVICES)
+    if stage is not None:
+        _known("stage", stage, STAGES)
+    drawn = _selection(found, device, selection, stage, seed)
+    job = Job(found, context_tokens, batch, steps, device, drawn, stage is not None, seed, units)
+    if device != "meta":
+        _check_device(job)
+    meta = _metadata(job)
+    with TraceWriter(out, meta) as trace:
+        recorder = Recorder(trace, device)
+        _run(recorder, job, progress or (lambda done, total: None))
+    return meta
+
+
+def _run(recorder: Recorder, job: Job, progress: Callable[[int, int], None]) -> None:
+    layers = len(job.model.layers)
+    regions = [_declare(recorder, job, layer) for layer in range(layers)]
+    for step in range(job.steps):
+        recorder.step = step
+        for layer in range(layers):
+            _layer(recorder, job, layer, regions[layer])
+            recorder.release()
+            progress(step * layers + layer + 1, job.steps * layers)
+
+
+def _declare(recorder: Recorder, job: Job, layer: int) -> Any:
+    model, kind = job.model, job.model.layers[layer]
+    most_rows = job.context_tokens + job.steps - 1
+    if kind == "kda":
+        assert model.kda is not None
+        return kda.declare(recorder, layer, model.kda, job.batch)
+    if kind == "mla":
+        assert model.mla is not None
+        return mla.declare(recorder, layer, model.mla, job.batch, most_rows, job.units)
+    assert model.dsa is not None
+    return dsa.declare(recorder, layer, model.dsa, job.batch, most_rows, job.units, staged=job.staged)
+
+
+def _layer(recorder: Recorder, job: Job, layer: int, regions: Any) -> None:
+    """Run one layer of the present step."""
+    model, kind = job.model, job.model.layers[layer]
+    lengths = [job.context_tokens + recorder.step] * job.batch
+    if not recorder.is_meta:
+        generator = generator_for(recorder.device, job.seed, recorder.step, layer)
+        {"kda": kda, "mla": mla, "dsa": dsa}[kind].fill(regions, generator)
+    if kind == "kda":
+        assert model.kda is not None
+        kda.step(recorder, layer, model.kda, regions, job.batch)
+    elif kind == "mla":
+        assert model.mla is not None
+        mla.step(recorder, layer, model.mla, regions, lengths, job.units)
+    else:
+        assert model.dsa is not None
+        selected = _selected(job.selection, layer, recorder.step, lengths)
+        dsa.step(recorder, layer, model.dsa, regions, lengths, job.units, selected)
+
+
+def _selected(
+    selection: Selection | None, layer: int, step: int, lengths: Sequence[int]
+) -> list[Int64s] | None:
+    if selection is None:
+        return None
+    return [selection.rows(layer, sequence, step, rows) for sequence, rows in enumerate(lengths)]
+
+
+def _selection(
+    model: Model, device: str, selection: str | None, stage: str | None, seed: int
+) -> Selection | None:
+    """What `selection` names; None for real scores and for models that select nothing."""
+    if model.dsa is None:
+        word = f"--selection {selection}" if selection is not None else f"--stage {stage}"
+        if selection is not None or stage is not None:
+            raise UsageError(
+                f"{word} with model '{model.name}': it has no sparse attention, every row is read; "
+                "leave the option away or record deepseek-v3.2"
+            )
+        return None
+    if selection == REAL and device == "meta":
+        raise UsageError(
+            "--selection real with --device meta: there are no scores to select by; "
+            f"use --device cpu or a named selection, such as {META_SELECTION}"
+        )
+    spec = selection or (META_SELECTION if device == "meta" else REAL)
+    return None if spec == REAL else make_selection(spec, model.dsa.top_k, seed)
+
+
+def _within(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise UsageError(f"--{name} {value}: expected a whole number from {least:,} to {most:,}")
+
+
+def _known(name: str, word: str, words: Sequence[str]) -> None:
+    if word not in words:
+        raise UsageError(f"--{name} {word}: unknown {name}; choose one of: {', '.join(words)}")
+
+
+def _check_device(job: Job) -> None:
+    """MissingExtra without the device, UsageError if a layer's tensors are larger than its free memory."""
+    if job.device == "cuda" and not torch.cuda.is_available():
+        raise MissingExtra("--device cuda: torch finds no CUDA device; use --device cpu or --device meta")
+    needed = int(largest_layer_bytes(job) * WORKSPACE)
+    free = torch.cuda.mem_get_info()[0] if job.device == "cuda" else _free_bytes()
+    if needed > free:
+        raise UsageError(
+            f"--device {job.device}: a layer of {job.batch} x {job.context_tokens:,} tokens needs "
+            f"{needed / 1e9:,.1f} GB and {free / 1e9:,.1f} GB are free; use --device meta, which needs none"
+        )
+
+
+def largest_layer_bytes(job: Job) -> int:
+    """Bytes of the regions of the largest layer."""
+    sink = ListSink()
+    recorder = Recorder(sink, "meta")
+    sizes = [0] * len(job.model.layers)
+    for layer in range(len(sizes)):
+        _declare(recorder, job, layer)
+    for region in sink.regions:
+        sizes[region.layer] += region.bytes
+    return max(sizes)
+
+
+def _free_bytes() -> int:
+    """Free memory of the host, as Linux tells it; elsewhere all of it."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free_kib = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(free_kib) * 1024
+
+
+def _metadata(job: Job) -> dict[str, Any]:
+    model = job.model
+    facts = list(model.facts) + list(STEP_FACTS)
+    facts.append(Fact("step.units", f"{job.units} units", "stated", "given by the caller (H200: 132)"))
+    for kind in model.layer_counts:
+        facts += KIND_FACTS[kind]
+    if job.staged:
+        facts += STAGE_FACTS
+    details = job.selection.describe() if job.selection is not None else None
+    if details is not None:
+        facts.append(
+            Fact("step.selection", str(details["name"]), str(details["provenance"]), str(details["source"]))
+        )
+    elif model.dsa is not None:
+        facts.append(Fact("step.selection", REAL, "assumed", "top-k of scores of random normal tensors"))
+    return {
+        "model": model.name,
+        "part": "attention",
+        "context_tokens": job.context_tokens,
+        "batch": job.batch,
+        "steps": job.steps,
+        "tokens_per_step": 1,
+        "seed": job.seed,
+        "device": job.device,
+        "selection": None if model.dsa is None else REAL if details is None else details["name"],
+        "selection_details": details,
+        "stage": "kv" if job.staged else None,
+        "units": job.units,
+        "software": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "memsim": _memsim_version(),
+        },
+        "inputs": [fact._asdict() for fact in dict.fromkeys(facts)],
+    }
+
+
+def _memsim_version() -> str:
+    try:
+        return version("memsim")
+    except PackageNotFoundError:
+        return "unknown"

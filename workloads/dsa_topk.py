@@ -1,0 +1,157 @@
+"""The top-k of DSA: the rows with the largest scores, ascending.
+
+Taken from vLLM's decode top-k: one block of 512 threads a sequence, which reads its scores several
+times for a radix select; from 200,000 positions on, ten blocks take a tenth of the sequence each and
+leave their candidates to a second kernel, one block a sequence. A context of at most k rows is selected
+whole and its scores are not read. Left out: the order of the real kernel's output, and how the number
+of passes depends on the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from workloads.arithmetic import arithmetic
+from workloads.facts import Fact
+from workloads.grid import Shape, one
+from workloads.record import Recorder, RegionHandle
+
+PASSES = 3
+SPLIT_FROM = 200_000
+SPLIT_BLOCKS = 10
+TILE_BYTES = 8192
+TILES_IN_FLIGHT = 2
+BLOCKS_PER_UNIT = 2
+CANDIDATE_BYTES = 8  # a score and its row
+
+Int64s = npt.NDArray[np.int64]
+
+FACTS = (
+    Fact(
+        "kernel.dsa-topk.passes", "3 reads of the scores", "assumed", "radix select, 2 to 4 in public kernels"
+    ),
+    Fact("kernel.dsa-topk.split", "10 blocks from 200,000 rows on", "stated", "vLLM top_k_per_row_decode"),
+    Fact("kernel.dsa-topk.tile_bytes", "8,192 B", "stated", "vLLM top_k_per_row_decode: 512 threads x 16 B"),
+    Fact("kernel.dsa-topk.tiles_in_flight", "2", "assumed", "a loop with a dependent histogram update"),
+    Fact("kernel.dsa-topk.blocks_per_unit", "2", "assumed", "shared memory of a block"),
+)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """When and into how many blocks the scores of a sequence are cut."""
+
+    split_from: int = SPLIT_FROM
+    blocks: int = SPLIT_BLOCKS
+
+
+AS_PRODUCTION = Cut()
+
+
+def step(
+    recorder: Recorder,
+    layer: int,
+    scores: RegionHandle,
+    candidates: RegionHandle | None,
+    indices: RegionHandle,
+    lengths: Sequence[int],
+    selected: Sequence[Int64s] | None = None,
+    cut: Cut = AS_PRODUCTION,
+) -> None:
+    """Write min(k, rows) rows of each sequence, ascending, then -1, to indices [batch x k] int32.
+
+    scores [batch x padded rows] fp32; candidates [batch x blocks x k] where the longest sequence is cut;
+    `selected` puts given rows in the place of the computed ones, without changing what is read.
+    """
+    k, stride = indices.region.rows // len(lengths), scores.region.rows // len(lengths)
+    name = f"layer{layer}.dsa-topk"
+    if max(lengths) >= cut.split_from and max(lengths) > k:
+        assert candidates is not None, "a long context needs a region of candidates"
+        with recorder.kernel(name, "dsa-topk", layer, len(lengths) * cut.blocks, _launch()):
+            for sequence, rows in enumerate(lengths):
+                if rows > k:
+                    _propose(scores, candidates, sequence * stride, sequence * cut.blocks, rows, k, cut)
+        name += "-merge"
+    else:
+        candidates = None
+    with recorder.kernel(name, "dsa-topk", layer, len(lengths), _launch()):
+        for sequence, rows in enumerate(lengths):
+            if rows <= k:
+                chosen = torch.arange(rows, device=recorder.device)
+            elif candidates is not None:
+                first, count = sequence * cut.blocks * k, cut.blocks * k
+                chosen = merge(_passes(candidates, first, count, sequence), k)
+            else:
+                chosen = top_rows(_passes(scores, sequence * stride, rows, sequence), k)
+            if selected is not None and not recorder.is_meta:
+                chosen = torch.from_numpy(selected[sequence]).to(recorder.device)
+            indices.store(sequence * k, padded_indices(chosen, k), one(sequence), dependent=rows > k)
+
+
+def candidate_rows(batch: int, k: int, most_rows: int, cut: Cut = AS_PRODUCTION) -> int:
+    """Rows of the region of candidates, 0 where contexts of `most_rows` rows need none."""
+    return batch * cut.blocks * k if most_rows >= cut.split_from and most_rows > k else 0
+
+
+def _propose(
+    scores: RegionHandle, candidates: RegionHandle, at: int, block: int, rows: int, k: int, cut: Cut
+) -> None:
+    """Each block's own top k, as rows of 8 bytes: score and row."""
+    part = rows // cut.blocks
+    for number in range(cut.blocks):
+        first = number * part
+        count = part if number + 1 < cut.blocks else rows - first
+        found = _passes(scores, at + first, count, block + number)
+        candidates.store((block + number) * k, best_candidates(found, first, k), one(block + number))
+
+
+def _passes(region: RegionHandle, first: int, rows: int, block: int) -> torch.Tensor:
+    """The same rows read `PASSES` times, each pass when the last is done."""
+    for number in range(PASSES):
+        data = region.load(first, rows, one(block), dependent=number > 0)
+    return data
+
+
+@arithmetic
+def top_rows(scores: torch.Tensor, k: int) -> torch.Tensor:
+    """Positions of the k largest of scores [rows, 1], ascending."""
+    return torch.topk(scores[:, 0], k).indices.sort().values
+
+
+@arithmetic
+def best_candidates(scores: torch.Tensor, first: int, k: int) -> torch.Tensor:
+    """The k largest of scores [rows, 1] as bytes [k, 8]; fewer rows are filled up with -inf."""
+    best = torch.topk(scores[:, 0], min(k, len(scores)))
+    missing = k - len(best.values)
+    values = torch.nn.functional.pad(best.values, (0, missing), value=-torch.inf)
+    rows = torch.nn.functional.pad((best.indices + first).int(), (0, missing), value=-1)
+    return torch.stack([values.view(torch.int32), rows], dim=1).view(torch.uint8)
+
+
+@arithmetic
+def merge(candidates: torch.Tensor, k: int) -> torch.Tensor:
+    """Rows of the k best of candidates [n, 8], ascending."""
+    pairs = candidates.view(torch.int32)
+    best = torch.topk(pairs[:, 0].contiguous().view(torch.float32), k).indices
+    return pairs[:, 1].index_select(0, best).long().sort().values
+
+
+@arithmetic
+def padded_indices(rows: torch.Tensor, k: int) -> torch.Tensor:
+    """Rows as int32 [k, 1], filled up with -1."""
+    return torch.nn.functional.pad(rows.int(), (0, k - len(rows)), value=-1)[:, None]
+
+
+def _launch() -> Shape:
+    return Shape(
+        tile_rows=TILE_BYTES // 4,
+        tile_bytes=TILE_BYTES,
+        tiles_in_flight=TILES_IN_FLIGHT,
+        blocks_per_unit=BLOCKS_PER_UNIT,
+        tile_rule="vllm decode top-k: a block per sequence, ten from 200,000 rows on",
+    )

@@ -1,0 +1,302 @@
+"""The recorder: hands a kernel the rows that it asks for and writes down that it asked.
+
+What enters: region declarations, kernel launches, and `load`, `gather` and `store` on regions, each with
+the blocks that do it. What leaves: tensors for the kernel's arithmetic, and trace rows in a sink
+(a trace writer, or `ListSink` in memory). Backing is one switch: device "cpu" or "cuda" with real
+tensors, or "meta", where tensors have shapes and no data and regions may be larger than any memory.
+Left out: page tables and schedule metadata (pages lie in order), and every access to registers and
+shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from memsim.trace import Access, Kernel, Region
+from workloads.grid import Blocks, Page, Shape
+
+Int64s = npt.NDArray[np.int64]
+
+# How the rows of a region are held in torch. `bytes` is for rows of mixed types: `formats` reads them.
+TORCH_DTYPES = {
+    "bf16": torch.bfloat16,
+    "fp32": torch.float32,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "int32": torch.int32,
+    "bytes": torch.uint8,
+}
+
+
+class Sink(Protocol):
+    """What trace rows are written to: `memsim.trace_write.TraceWriter`, or `ListSink`."""
+
+    def region(self, row: Region) -> None: ...
+
+    def kernel(self, row: Kernel) -> None: ...
+
+    def access(self, row: Access) -> None: ...
+
+
+class ListSink:
+    """Keeps trace rows in memory, in order."""
+
+    def __init__(self) -> None:
+        self.regions: list[Region] = []
+        self.kernels: list[Kernel] = []
+        self.accesses: list[Access] = []
+
+    def region(self, row: Region) -> None:
+        self.regions.append(row)
+
+    def kernel(self, row: Kernel) -> None:
+        self.kernels.append(row)
+
+    def access(self, row: Access) -> None:
+        self.accesses.append(row)
+
+
+class Recorder:
+    """Declares regions and launches kernels; every kernel waits for the one before it, on stream 0."""
+
+    def __init__(self, sink: Sink, device: str = "meta") -> None:
+        self.sink = sink
+        self.device = torch.device(device)
+        self.step = 0
+        self._regions: list[RegionHandle] = []
+        self._kernels = 0
+        self._inside = False
+
+    @property
+    def is_meta(self) -> bool:
+        """True where tensors have no data."""
+        return bool(self.device.type == "meta")
+
+    def region(
+        self,
+        name: str,
+        kind: str,
+        layer: int,
+        rows: int,
+        row_bytes: int,
+        dtype: str,
+        page: Page | None = None,
+    ) -> RegionHandle:
+        """Declare a region of `rows` rows of `row_bytes` bytes; paged regions hold whole pages.
+
+        All regions are declared before the first kernel. On meta it is ready to use; on a real device
+        `fill` gives it data.
+        """
+        assert not self._kernels, f"region {name!r} is declared after the first kernel"
+        layout = (
+            {}
+            if page is None
+            else {"page_rows": page.rows, "page_head_bytes": page.head_bytes, "page_bytes": page.bytes}
+        )
+        size = rows * row_bytes if page is None else -(-rows // page.rows) * page.bytes
+        region = Region(len(self._regions), name, kind, layer, dtype, size, row_bytes, **layout)
+        handle = RegionHandle(self, region)
+        self._regions.append(handle)
+        self.sink.region(region)
+        if self.is_meta:
+            handle.fill(torch.empty(handle.shape, dtype=handle.dtype, device="meta"))
+        return handle
+
+    def release(self) -> None:
+        """Drop the data of all regions of a real device."""
+        if not self.is_meta:
+            for handle in self._regions:
+                handle.data = None
+
+    @contextmanager
+    def kernel(
+        self,
+        name: str,
+        family: str,
+        layer: int,
+        blocks: int,
+        shape: Shape,
+        partial: RegionHandle | None = None,
+    ) -> Iterator[Kernel]:
+        """Launch a kernel of `blocks` thread blocks; what regions are asked for inside is its doing."""
+        assert not self._inside, f"kernel {name!r} is launched inside another kernel"
+        kernel = Kernel(
+            id=self._kernels,
+            name=name,
+            family=family,
+            layer=layer,
+            step=self.step,
+            stream=0,
+            waits_for=(self._kernels - 1,) if self._kernels else (),
+            blocks=blocks,
+            partial_region=-1 if partial is None else partial.region.id,
+            **vars(shape),
+        )
+        self._kernels += 1
+        self._inside = True
+        self.sink.kernel(kernel)
+        try:
+            yield kernel
+        finally:
+            self._inside = False
+
+    def record(self, access: Access) -> None:
+        """Write down one access of the kernel that runs."""
+        self.sink.access(access)
+
+    @property
+    def running(self) -> int:
+        """Id of the kernel that runs."""
+        assert self._inside, "a region is touched outside a kernel"
+        return self._kernels - 1
+
+
+class RegionHandle:
+    """A region and the tensor behind it, shape [rows, elements of a row], or [pages, page bytes]."""
+
+    def __init__(self, recorder: Recorder, region: Region) -> None:
+        self.recorder = recorder
+        self.region = region
+        self.dtype = TORCH_DTYPES[region.dtype]
+        self.width = region.row_bytes // self.dtype.itemsize
+        self.data: torch.Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the tensor behind the region."""
+        if self.region.page_rows:
+            return self.region.bytes // self.region.page_bytes, self.region.page_bytes
+        return self.region.rows, self.width
+
+    def fill(self, data: torch.Tensor) -> None:
+        """Put `data` behind the region; any shape with the right number of elements."""
+        self.data = data.to(self.dtype).reshape(self.shape).contiguous()
+
+    def zero(self) -> None:
+        """Put zeros behind the region, where the device is real."""
+        if not self.recorder.is_meta:
+            self.data = torch.zeros(self.shape, dtype=self.dtype, device=self.recorder.device)
+
+    def load(
+        self,
+        first: int,
+        rows: int,
+        blocks: Blocks,
+        *,
+        stride: int = 1,
+        worked: bool = False,
+        dependent: bool = False,
+    ) -> torch.Tensor:
+        """Read rows first, first + stride, ...: [rows, elements]."""
+        self._note(blocks, first, rows, stride, write=False, worked=worked, dependent=dependent)
+        return self._rows()[first : first + rows * stride : stride]
+
+    def load_each(
+        self,
+        first: int,
+        rows: int,
+        blocks: Blocks,
+        groups: int,
+        apart: int,
+        *,
+        stride: int = 1,
+        worked: bool = False,
+    ) -> torch.Tensor:
+        """`groups` reads in one call: group i reads `rows` rows from first + i x apart.
+
+        `blocks` are those of group 0, every group's blocks follow those of the one before. Returns
+        [groups, rows, elements].
+        """
+        for group in range(groups):
+            shifted = blocks.shifted(group * (blocks.last - blocks.first + 1))
+            self._note(shifted, first + group * apart, rows, stride, write=False, worked=worked)
+        return self._groups(first, rows, groups, apart, stride)
+
+    def gather(self, rows: Int64s, blocks: Blocks, *, worked: bool = False) -> torch.Tensor:
+        """Read the rows that are listed, in that order, once the list is known: [rows, elements]."""
+        self._note(blocks, 0, len(rows), 1, write=False, worked=worked, dependent=True, gather=rows)
+        data = self._rows()
+        if self.recorder.is_meta:
+            return data[: len(rows)]
+        return data.index_select(0, torch.from_numpy(rows).to(data.device))
+
+    def load_pages(
+        self, first: int, rows: int, blocks: Blocks, *, worked: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Read consecutive rows of a paged region: heads [rows, head bytes] and tails [rows, tail bytes]."""
+        self._note(blocks, first, rows, 1, write=False, worked=worked)
+        region = self.region
+        assert self.data is not None, f"region {region.name!r} has no data"
+        first_page, skipped = divmod(first, region.page_rows)
+        pages = self.data[first_page : -(-(first + rows) // region.page_rows)]
+        split = region.page_rows * region.page_head_bytes
+        tail_bytes = region.row_bytes - region.page_head_bytes
+        heads = pages[:, :split].reshape(-1, region.page_head_bytes)
+        tails = pages[:, split : split + region.page_rows * tail_bytes].reshape(-1, tail_bytes)
+        return heads[skipped : skipped + rows], tails[skipped : skipped + rows]
+
+    def store(self, first: int, values: torch.Tensor, blocks: Blocks, *, dependent: bool = True) -> None:
+        """Write `values` (any shape of whole rows) to consecutive rows from `first` on."""
+        rows = values.numel() // self.width
+        self._note(blocks, first, rows, 1, write=True, dependent=dependent)
+        self._rows()[first : first + rows].copy_(values.reshape(rows, self.width))
+
+    def store_each(
+        self, first: int, values: torch.Tensor, blocks: Blocks, apart: int, *, stride: int = 1
+    ) -> None:
+        """The writes of [groups, rows, elements] that `load_each` would read; each waits for its block."""
+        groups, rows = values.shape[:2]
+        for group in range(groups):
+            shifted = blocks.shifted(group * (blocks.last - blocks.first + 1))
+            self._note(shifted, first + group * apart, rows, stride, write=True, dependent=True)
+        self._groups(first, rows, groups, apart, stride).copy_(values)
+
+    def _rows(self) -> torch.Tensor:
+        assert self.data is not None, f"region {self.region.name!r} has no data"
+        assert not self.region.page_rows, f"region {self.region.name!r} is paged: use load_pages"
+        return self.data
+
+    def _groups(self, first: int, rows: int, groups: int, apart: int, stride: int) -> torch.Tensor:
+        data, width = self._rows(), self.width
+        strides = (apart * width, stride * width, 1)
+        return data.as_strided((groups, rows, width), strides, data.storage_offset() + first * width)
+
+    def _note(
+        self,
+        blocks: Blocks,
+        first: int,
+        rows: int,
+        stride: int,
+        *,
+        write: bool,
+        worked: bool = False,
+        dependent: bool = False,
+        gather: Int64s | None = None,
+    ) -> None:
+        last = first + (rows - 1) * stride if gather is None else int(gather.max(initial=0))
+        assert rows > 0, f"region {self.region.name!r}: an access of {rows} rows"
+        assert 0 <= first <= last < self.region.rows, (
+            f"region {self.region.name!r}: rows {first}..{last} of {self.region.rows}"
+        )
+        self.recorder.record(
+            Access(
+                kernel=self.recorder.running,
+                block=blocks.first,
+                block_last=blocks.last,
+                region=self.region.id,
+                write=write,
+                first_row=first,
+                rows=rows,
+                stride=stride,
+                spread=blocks.spread,
+                grain=blocks.grain,
+                gather=gather,
+                dependent=dependent,
+                worked=worked,
+            )
+        )

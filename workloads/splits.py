@@ -1,0 +1,91 @@
+"""How production kernels cut a batch into the work of thread blocks.
+
+What enters: lengths of sequences and the number of units. What leaves: for every sequence, which blocks
+work on which of its tiles. Two rules: FlashMLA's greedy split over parts, and DeepGEMM's equal runs of
+segments. Both are the public kernels' own scheduling rules, written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from workloads.facts import Fact
+
+TILE_ROWS = 64
+HEADS_A_BLOCK = 64
+OVERHEAD_TILES = 5
+SEGMENT_ROWS = 256
+
+FACTS = (
+    Fact(
+        "kernel.mla.tile_rows", "64 rows", "stated", "FlashMLA: page and tile of 64 rows (dense and sparse)"
+    ),
+    Fact("kernel.mla.heads_a_block", "64 heads", "stated", "FlashMLA: a block holds 64 query heads, padded"),
+    Fact(
+        "kernel.mla.overhead_tiles", "5 tiles", "stated", "FlashMLA: fixed overhead of a request in its split"
+    ),
+    Fact("kernel.dsa-index.segment_rows", "256 rows", "stated", "DeepGEMM paged logits, SM90: 4 x 64 rows"),
+)
+
+
+class Share(NamedTuple):
+    """Consecutive tiles of one sequence that one part (or block) works on."""
+
+    part: int
+    first_tile: int
+    tiles: int
+
+
+def head_blocks(heads: int) -> int:
+    """Blocks that share the rows of a part, one per 64 heads."""
+    return -(-heads // HEADS_A_BLOCK)
+
+
+def flash_mla_parts(units: int, heads: int) -> int:
+    """Parts that FlashMLA cuts the work into: one per group of blocks that fills the units once."""
+    return max(1, units // head_blocks(heads))
+
+
+def flash_mla_split(tiles: Sequence[int], parts: int) -> list[list[Share]]:
+    """Shares of each sequence, in order; `tiles` holds the tiles of each sequence (1 at least).
+
+    Every part gets the same payload, in tiles; beginning a sequence costs a part 5 tiles beside the
+    tiles themselves. Parts walk the sequences in order; where a part's payload ends inside a sequence,
+    the next part goes on there.
+    """
+    assert min(tiles) > 0, "a sequence without tiles"
+    payload = -(-sum(count + OVERHEAD_TILES for count in tiles) // parts) + OVERHEAD_TILES
+    shares: list[list[Share]] = [[] for _ in tiles]
+    sequence = done = 0
+    for part in range(parts):
+        room = payload
+        while sequence < len(tiles) and room > OVERHEAD_TILES:
+            taken = min(tiles[sequence] - done, room - OVERHEAD_TILES)
+            shares[sequence].append(Share(part, done, taken))
+            room -= taken + OVERHEAD_TILES
+            done += taken
+            if done < tiles[sequence]:
+                break
+            sequence, done = sequence + 1, 0
+    assert sequence == len(tiles), f"{len(tiles) - sequence} sequences are left without a part"
+    return shares
+
+
+def even_segments(segments: Sequence[int], blocks: int) -> list[list[Share]]:
+    """Shares of each sequence: all segments as equal runs over the blocks, the first get one more."""
+    each, extra = divmod(sum(segments), blocks)
+    ends = [each * (block + 1) + min(block + 1, extra) for block in range(blocks)]
+    shares: list[list[Share]] = []
+    block = at = 0
+    for count in segments:
+        shares.append([])
+        first = 0
+        while first < count:
+            while ends[block] <= at:
+                block += 1
+            taken = min(count - first, ends[block] - at)
+            shares[-1].append(Share(block, first, taken))
+            first += taken
+            at += taken
+    return shares
