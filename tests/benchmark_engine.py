@@ -1,0 +1,124 @@
+"""How fast the engines are, side by side in one run: `python tests/benchmark_engine.py`.
+
+Prints requests a second of the fast engine, of the same loop in C++ (compiled on the spot, where a C++
+compiler is there) and of the reference, with their ratios, and stops if their results differ. Times are
+the best of several; on a shared machine only ratios count.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from engine_cases import (
+    HBM, PCIE, TWO_TIERS, MemoryTrace, flat_region, kernel, one_kernel, placed,
+)  # fmt: skip
+from memsim import fast, reference
+from memsim.result import Outcome
+from memsim.rules import Memory
+from memsim.system import System
+from memsim.trace import Access
+
+import dataclasses
+
+SOURCE = Path(__file__).with_name("benchmark_engine.cpp")
+WINDOW, QUANTUM_BYTES, REPEATS = 512, 4096, 5
+ROOMY = dataclasses.replace(TWO_TIERS.initiator, unit_outstanding_bytes=1 << 40)
+TIER = dataclasses.replace(HBM, channels=16)
+MACHINE = dataclasses.replace(TWO_TIERS, initiator=ROOMY, tiers=(TIER, TWO_TIERS.tiers[1]))
+
+
+def best_s(run: Callable[[], Outcome]) -> tuple[float, Outcome]:
+    times = []
+    for _ in range(REPEATS):
+        begin_s = time.perf_counter()
+        outcome = run()
+        times.append(time.perf_counter() - begin_s)
+    return min(times), outcome
+
+
+def rows_case(rows: int, row_bytes: int, stride: int, in_flight: int = WINDOW) -> tuple[MemoryTrace, Memory]:
+    """Rows in order, or `stride` apart around the region, one at a time with a window."""
+    region = flat_region(0, rows, row_bytes)
+    gather = None if stride == 1 else np.arange(rows, dtype=np.int64) * stride % rows
+    launch = kernel(tile_rows=1, tiles_in_flight=in_flight)
+    return one_kernel(launch, region, Access(0, 0, 0, 0, False, 0, rows, gather=gather, worked=True)), placed([region])
+
+
+def in_cpp(program: Path, rows: int, row_bytes: int, stride: int, start_ps: int) -> tuple[int, int, float]:
+    arguments = [rows, row_bytes, WINDOW, TIER.channels, TIER.channel_mbps, TIER.interleave_bytes]
+    arguments += [TIER.unit_bytes, TIER.latency_ps, stride, start_ps, REPEATS]
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=True)
+    end_ps, digest, seconds = done.stdout.split()
+    return int(end_ps), int(digest), float(seconds)
+
+
+def compiled(folder: str) -> Path | None:
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        return None
+    program = Path(folder) / "engine"
+    subprocess.run([compiler, "-O3", "-march=native", "-std=c++17", SOURCE, "-o", program], check=True)
+    return program
+
+
+def compare_plain(program: Path | None, name: str, rows: int, row_bytes: int, stride: int) -> None:
+    trace, memory = rows_case(rows, row_bytes, stride)
+    seconds, outcome = best_s(lambda: fast.run(trace, MACHINE, memory, QUANTUM_BYTES))  # type: ignore[arg-type]
+    line = f"{name:34} {rows / seconds / 1e6:8.2f}"
+    if program is not None:
+        end_ps, digest, cpp_s = in_cpp(program, rows, row_bytes, stride, int(outcome.start_ps[0]))
+        if (end_ps, digest) != (int(outcome.end_ps[0]), int(outcome.digest[0])):
+            sys.exit(f"{name}: the C++ loop gives {end_ps} ps and digest {digest}, not what the engine gives")
+        line += f" {rows / cpp_s / 1e6:8.2f} {cpp_s / seconds:9.2f}"
+    else:
+        line += f" {'-':>8} {'-':>9}"
+    few, few_memory = rows_case(20_000, row_bytes, stride)
+    few_fast, quick = best_s(lambda: fast.run(few, MACHINE, few_memory, QUANTUM_BYTES))  # type: ignore[arg-type]
+    begin_s = time.perf_counter()
+    slow = reference.run(few, MACHINE, few_memory, QUANTUM_BYTES)  # type: ignore[arg-type]
+    slow_s = time.perf_counter() - begin_s
+    if not np.array_equal(quick.digest, slow.digest):
+        sys.exit(f"{name}: the engines differ")
+    print(f"{line} {20_000 / slow_s / 1e6:10.3f} {slow_s / few_fast:9.0f}")
+
+
+def time_only(name: str, trace: MemoryTrace, memory: Memory, system: System = MACHINE) -> None:
+    seconds, outcome = best_s(lambda: fast.run(trace, system, memory, 8192))  # type: ignore[arg-type]
+    print(f"{name:34} {int(outcome.requests.sum()) / seconds / 1e6:8.2f}")
+
+
+def scan_case(tier: int) -> tuple[MemoryTrace, Memory]:
+    """A latent scan as a decode kernel does it: 132 blocks, 64-row tiles, two in flight."""
+    region = flat_region(0, 64 * 132 * 40, 1152)
+    launch = kernel(blocks=132, tile_rows=64, tiles_in_flight=2, retire="in_order")
+    access = Access(0, 0, 131, 0, False, 0, region.rows, spread="even", grain=64, worked=True)
+    return one_kernel(launch, region, access), placed([region], tier)
+
+
+def main() -> None:
+    print(f"{platform.processor() or platform.machine()}, python {platform.python_version()}, one core")
+    print(f"rates in million requests a second; window {WINDOW} where not said otherwise\n")
+    print(f"{'case':34} {'fast':>8} {'C++':>8} {'fast/C++':>9} {'reference':>10} {'fast/ref':>9}")
+    gpu = dataclasses.replace(TWO_TIERS.initiator, units=132)
+    h200 = dataclasses.replace(MACHINE, initiator=gpu, tiers=(dataclasses.replace(HBM, channels=96), MACHINE.tiers[1]))
+    with tempfile.TemporaryDirectory() as folder:
+        program = compiled(folder)
+        compare_plain(program, "64 B rows in order", 2_000_000, 64, 1)
+        compare_plain(program, "512 B rows in order", 2_000_000, 512, 1)
+        compare_plain(program, "656 B rows scattered", 1_000_000, 656, 387_701)
+    print("\nas decode kernels ask for them (requests of 8 KiB, cut into pieces of 512 B or 256 B)")
+    time_only("latent scan from HBM", *scan_case(0), h200)
+    time_only(f"latent scan over {PCIE.name}", *scan_case(1), h200)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Fixtures that several test files use."""
+
+from __future__ import annotations
+
+import pytest
+
+from memsim.result import FamilyTotals, PlaceTotals, Result
+
+
+@pytest.fixture
+def result() -> Result:
+    """A replay of two steps on a machine with two tiers and a link; every figure can be checked by hand."""
+    hbm = PlaceTotals(
+        name="hbm",
+        kind="tier",
+        issued_read_bytes=6_000_000,
+        issued_write_bytes=1_000_000,
+        moved_read_bytes=6_000_064,
+        moved_write_bytes=1_000_000,
+        busy_ps=1_500_000,
+        waiting_ps=250_000,
+        sustained_mbps=4_416_000,
+        peak_mbps=4_800_000,
+        used_bytes=70_500_000_000,
+        capacity_bytes=141_000_000_000,
+        requests=1710,
+        p50_ps=600_000,
+        p99_ps=900_000,
+    )
+    host = PlaceTotals("host", "tier", 10_000, 0, 12_000, 0, 45_000, 0, 267_264, 307_200, 0, 10**12, 10, 7, 9)
+    pcie = PlaceTotals("pcie", "link", 0, 0, 12_000, 3_000, 216_000, 5_000_000, 55_440, 63_000)
+    scan = FamilyTotals("mla", 4, 2_500_000, 6_000_000, 0, 6_500_000, 2_000_000, "hbm", "hbm", 0.71)
+    state = FamilyTotals("kda", 2, 1_000_000, 10_000, 1_000_000, 1_010_000, 0, "")
+    return Result(
+        trace="a.parquet",
+        model="kimi-linear",
+        machine="h200-host",
+        engine="fast",
+        context_tokens=131072,
+        batch=1,
+        steps=2,
+        tokens_per_step=1,
+        step_ps=(1_500_000, 2_500_000),
+        families=(scan, state),
+        tiers=(hbm, host),
+        links=(pcie,),
+        bytes_read={"kv": 6_000_000, "state": 10_000},
+        bytes_written={"state": 1_000_000},
+        bytes_issued={"kv": 6_500_000, "state": 1_010_000},
+        cache_hit_bytes=500_000,
+        rounding_bytes=2_064,
+        requests=1720,
+        digest="00ff",
+        provenance="assumed",
+        assumed=("tier.hbm.interleave", "link.pcie.tags"),
+    )

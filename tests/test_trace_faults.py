@@ -1,0 +1,535 @@
+"""Every fault of a trace file: one line that names the file, the row, what was found and what to do."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from trace_samples import SMALL, changed, without_rights, write
+
+from memsim import trace_batch
+from memsim.errors import TraceError
+from memsim.trace_check import Summary, check_trace
+from memsim.trace_read import open_trace
+
+HUGE = 2**63 - 1
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory):
+    path = tmp_path_factory.mktemp("valid") / "t.parquet"
+    write(path, SMALL)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def path(tmp_path, valid):
+    (tmp_path / "t.parquet").write_bytes(valid)
+    return tmp_path / "t.parquet"
+
+
+def fault(path):
+    """The message of the first fault: one line that begins with the file."""
+    with pytest.raises(TraceError) as error:
+        check_trace(path)
+    message = str(error.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message[len(f"{path}: ") :]
+
+
+def test_a_valid_trace_is_counted(path):
+    expected = Summary(
+        path=str(path),
+        regions=2,
+        kernels=3,
+        accesses=4,
+        steps=2,
+        gathered_rows=3,
+        region_bytes=1_152_000 + 84_480,
+    )
+    assert check_trace(path) == expected
+
+
+def test_a_rewritten_valid_trace_stays_valid(path):
+    changed(path)
+    assert check_trace(path).accesses == 4
+
+
+# Files
+
+
+def test_a_missing_file(tmp_path):
+    assert fault(tmp_path / "no.parquet").startswith("no such file; expected a trace; check the path")
+
+
+def test_a_directory(tmp_path):
+    assert fault(tmp_path).startswith("is a directory; expected a trace file; name a file in it")
+
+
+def test_a_device():
+    assert fault(Path("/dev/null")).startswith("is a device, pipe or socket; expected a trace file")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert fault(tmp_path / "pipe").startswith("is a device, pipe or socket")
+
+
+def test_a_path_through_a_file(path):
+    assert fault(path / "t.parquet").startswith("cannot be read")
+
+
+def test_no_permission(path):
+    path.chmod(0)
+    with without_rights():
+        assert fault(path).startswith("no permission to read it; expected a readable trace; change its mode")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty (0 bytes); expected a trace; record it again"),
+        (b"hello, world", "is not a Parquet file (begins with b'hell'); expected b'PAR1'"),
+        (b"PAR1", "is truncated (ends with b'PAR1', not b'PAR1')"),
+        (b"PAR1 and then nothing", "is truncated (ends with b'hing', not b'PAR1'); copy or record it again"),
+        (b"PAR1 a footer? \xff\xff\xff\x00PAR1", "truncated or damaged ("),
+        (b"PAR1" + bytes(50) + b"\x10\x00\x00\x00PAR1", "truncated or damaged ("),
+    ],
+)
+def test_other_content(tmp_path, content, words):
+    (tmp_path / "t.parquet").write_bytes(content)
+    assert fault(tmp_path / "t.parquet").startswith(words)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.7, 0.99])
+def test_a_truncated_trace(path, share):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    assert "truncated" in fault(path)
+
+
+def test_damaged_pages_are_found_by_their_checksums(path):
+    content = bytearray(path.read_bytes())
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    content[column.dictionary_page_offset + column.total_compressed_size - 2] ^= 0xFF
+    path.write_bytes(content)
+    assert fault(path).startswith("row 0 or later: truncated or damaged (")
+
+
+# Metadata and columns
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (
+            {"schema_version": 2},
+            "trace version 2; expected 1; record it again, or use the memsim that wrote it",
+        ),
+        ({"schema_version": None}, "trace version None; expected 1"),
+        ({"schema_version": True}, "trace version True; expected 1"),
+        ({"rows": None}, "metadata 'rows' are None; expected how many rows of each record there are"),
+        ({"rows": {"region": 2, "kernel": -3, "access": 4}}, "metadata 'rows' are {"),
+        (
+            {"rows": {"region": 2, "kernel": 3, "access": 5}},
+            "the file holds 9 rows and its metadata count 10",
+        ),
+        ({"rows": {"region": 2, "kernel": 4, "access": 3}}, "holds other rows than its metadata count"),
+        (
+            {"rows": {"region": 3, "kernel": 3, "access": 3}},
+            "row 2: is a kernel; expected the file's 3 regions",
+        ),
+        (
+            {"rows": {"region": 1, "kernel": 3, "access": 5}},
+            "row 1: is a region; expected the file's 1 regions",
+        ),
+        ({"rows": {"region": 9, "kernel": 0, "access": 0}}, "has no kernels; expected at least one"),
+        ({"model": 3}, "metadata 'model' is 3; expected a string"),
+        ({"steps": 0}, "metadata 'steps' is 0; expected an integer of at least 1"),
+        ({"batch": 1.5}, "metadata 'batch' is 1.5; expected an integer of at least 1"),
+        ({"context_tokens": "1M"}, "metadata 'context_tokens' is '1M'; expected an integer"),
+    ],
+)
+def test_wrong_metadata(path, edit, words):
+    changed(path, edit_meta=lambda meta: meta.update(edit))
+    assert fault(path).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        (None, "no metadata under the key 'memsim'; expected a trace; see docs/trace.md"),
+        ({"pandas": "{}"}, "no metadata under the key 'memsim'"),
+        ({"memsim": "{"}, "metadata 'memsim' are not JSON ("),
+        ({"memsim": b"\xff"}, "metadata 'memsim' are not JSON ("),
+        ({"memsim": "[1]"}, "metadata 'memsim' are a list; expected a JSON object"),
+    ],
+)
+def test_no_metadata_of_a_trace(path, metadata, words):
+    changed(path, edit_table=lambda table: table.replace_schema_metadata(metadata))
+    assert fault(path).startswith(words)
+
+
+def with_column(name, values):
+    """An edit that replaces column `name`, or adds it."""
+
+    def edit(table):
+        if name not in table.column_names:
+            return table.append_column(name, values)
+        return table.set_column(table.column_names.index(name), name, values)
+
+    return edit
+
+
+NULLS = [None] * len(SMALL)
+
+
+def without(name):
+    return lambda table: table.drop_columns([name])
+
+
+def misspelt(name, found):
+    def edit(table):
+        names = [found if column == name else column for column in table.column_names]
+        return table.rename_columns(names).replace_schema_metadata(table.schema.metadata)
+
+    return edit
+
+
+def of_type(name, kind):
+    return with_column(name, pa.array(NULLS, kind))
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (without("stride"), "column 'stride' is missing; expected int64; add it"),
+        (without("record"), "column 'record' is missing; expected string; add it"),
+        (of_type("strides", pa.int64()), "unknown column 'strides'; expected the 43 columns of a trace; "),
+        (misspelt("stride", "strid"), "unknown column 'strid'; expected the 43 columns of a trace; drop or "
+                                      "rename it, did you mean 'stride'?"),
+        (lambda table: table.append_column("rows", table["rows"]), "column 'rows' occurs twice"),
+        (of_type("rows", pa.int32()), "column 'rows' has type int32; expected int64; cast it when writing"),
+        (of_type("rows", pa.uint64()), "column 'rows' has type uint64; expected int64"),
+        (of_type("rows", pa.float64()), "column 'rows' has type double; expected int64"),
+        (of_type("write", pa.int64()), "column 'write' has type int64; expected bool"),
+        (of_type("name", pa.int64()), "column 'name' has type int64; expected string"),
+        (of_type("record", pa.binary()), "column 'record' has type binary; expected string"),
+        (of_type("gather", pa.int64()), "column 'gather' has type int64; expected list<"),
+        (of_type("gather", pa.list_(pa.int32())), "column 'gather' has type list<element: int32>; expected"),
+    ],
+)  # fmt: skip
+def test_wrong_columns(path, edit, words):
+    changed(path, edit_table=edit)
+    assert fault(path).startswith(words)
+
+
+# Rows: 0, 1 regions; 2 kernel 0; 3 extent, 4 gather; 5 kernel 1; 6 kernel 2; 7 read by each, 8 strided write
+
+REGION_FAULTS = [
+    (0, {"id": 1}, "region id 1 is out of order; expected 0; number them 0, 1, 2, ... in file order"),
+    (1, {"id": 0}, "region id 0 is used twice or out of order; expected 1"),
+    (1, {"id": -1}, "region id -1 is out of order; expected 1"),
+    (
+        1,
+        {"name": "layer0.kv"},
+        "region 1 has the name 'layer0.kv' of region 0; expected another; add the layer",
+    ),
+    (0, {"name": ""}, "region 0 has an empty name; expected a text"),
+    (0, {"dtype": ""}, "region 0 has an empty dtype"),
+    (
+        0,
+        {"kind": "kvv"},
+        "region 0 has unknown kind 'kvv'; expected weights, kv, index, state, activation, output; did",
+    ),
+    (0, {"layer": -2}, "region 0 has layer = -2; expected at least -1"),
+    (0, {"bytes": 0}, "region 0 has bytes = 0; expected at least 1"),
+    (0, {"bytes": -1152}, "region 0 has bytes = -1152; expected at least 1"),
+    (0, {"row_bytes": 0}, "region 0 has row_bytes = 0; expected at least 1"),
+    (
+        0,
+        {"bytes": 10**16 + 1152},
+        "region 0 has bytes = 10000000000001152; expected at most 10,000,000,000,000,000",
+    ),
+    (0, {"bytes": HUGE}, f"region 0 has bytes = {HUGE}; expected at most"),
+    (0, {"bytes": 1153}, "region 0 has 1153 bytes; expected whole rows of 1152 bytes; round"),
+    (0, {"row_bytes": HUGE}, f"region 0 has 1152000 bytes; expected whole rows of {HUGE} bytes"),
+    (0, {"page_bytes": 64}, "region 0 has page_bytes = 64 and page_rows = 0; expected 0; set page_rows"),
+    (0, {"page_head_bytes": 64}, "region 0 has page_head_bytes = 64 and page_rows = 0; expected 0"),
+    (1, {"page_rows": -64}, "region 1 has page_rows = -64; expected at least 0"),
+    (1, {"page_head_bytes": 0}, "region 1 has page_head_bytes = 0; expected 1 to 131"),
+    (1, {"page_head_bytes": 132}, "region 1 has page_head_bytes = 132; expected 1 to 131"),
+    (1, {"page_bytes": 8447}, "region 1 has page_bytes = 8447; expected at least 8448"),
+    (1, {"page_bytes": 0}, "region 1 has page_bytes = 0; expected at least 8448"),
+    (1, {"page_rows": HUGE}, "region 1 has page_bytes = 8448; expected at least 1217"),
+    (1, {"bytes": 84_481}, "region 1 has 84481 bytes; expected whole pages of 8448 bytes; round"),
+]
+
+KERNEL_FAULTS = [
+    (2, {"id": 1}, "kernel id 1 is out of order; expected 0"),
+    (
+        5,
+        {"id": 0},
+        "kernel id 0 is used twice or out of order; expected 1; number them 0, 1, 2, ... in file order",
+    ),
+    (6, {"id": HUGE}, f"kernel id {HUGE} is out of order; expected 2"),
+    (2, {"name": ""}, "kernel 0 has an empty name"),
+    (2, {"family": ""}, "kernel 0 has an empty family"),
+    (2, {"retire": "inorder"}, "kernel 0 has unknown retire 'inorder'; expected in_order, any; did you mean"),
+    (
+        2,
+        {"flops_unit": "fp4"},
+        "kernel 0 has unknown flops_unit 'fp4'; expected none, bf16, fp8, fp32; did you",
+    ),
+    (2, {"layer": -2}, "kernel 0 has layer = -2; expected at least -1"),
+    (2, {"step": -1}, "kernel 0 has step = -1; expected at least 0"),
+    (2, {"stream": -1}, "kernel 0 has stream = -1; expected at least 0"),
+    (2, {"blocks": 0}, "kernel 0 has blocks = 0; expected at least 1"),
+    (2, {"blocks": -4}, "kernel 0 has blocks = -4; expected at least 1"),
+    (2, {"blocks": 2**31}, "kernel 0 has blocks = 2147483648; expected at most 2,147,483,647"),
+    (2, {"blocks_per_unit": 0}, "kernel 0 has blocks_per_unit = 0; expected at least 1"),
+    (2, {"tile_rows": 0}, "kernel 0 has tile_rows = 0; expected at least 1"),
+    (2, {"tile_bytes": 0}, "kernel 0 has tile_bytes = 0; expected at least 1"),
+    (2, {"tile_bytes": HUGE}, f"kernel 0 has tile_bytes = {HUGE}; expected at most"),
+    (2, {"tiles_in_flight": 0}, "kernel 0 has tiles_in_flight = 0; expected at least 1"),
+    (2, {"blocks_sharing": 0}, "kernel 0 has blocks_sharing = 0; expected at least 1"),
+    (2, {"startup_ps": -1}, "kernel 0 has startup_ps = -1; expected at least 0"),
+    (2, {"drain_ps": -1}, "kernel 0 has drain_ps = -1; expected at least 0"),
+    (2, {"drain_ps": HUGE}, f"kernel 0 has drain_ps = {HUGE}; expected at most"),
+    (2, {"flops_per_tile": -1}, "kernel 0 has flops_per_tile = -1; expected at least 0"),
+    (2, {"flops_per_tile": 7}, "kernel 0 has flops_per_tile = 7, flops_unit none; expected a unit; name it"),
+    (2, {"partial_region": -2}, "kernel 0 has partial_region = -2; expected at least -1"),
+    (2, {"partial_region": 2}, "kernel 0 has partial_region = 2; expected -1 to 1"),
+    (2, {"partial_bytes": -1}, "kernel 0 has partial_bytes = -1; expected at least 0"),
+    (2, {"partial_bytes": 8}, "kernel 0 has partial_bytes = 8, no partial_region; expected one"),
+    (5, {"waits_for": [1]}, "kernel 1 waits for kernel 1; expected kernels before it, 0 to 0; drop it"),
+    (5, {"waits_for": [0, 2]}, "kernel 1 waits for kernel 2; expected kernels before it"),
+    (5, {"waits_for": [-1]}, "kernel 1 waits for kernel -1; expected kernels before it"),
+    (6, {"step": 2}, "kernel 2 is of step 2; expected 0 to 1 (metadata 'steps'); correct one"),
+]
+
+ACCESS_FAULTS = [
+    (
+        3,
+        {"kernel": 1},
+        "access of kernel 1 follows kernel 0; expected it right after the kernel that it names",
+    ),
+    (7, {"kernel": 0}, "access of kernel 0 follows kernel 2; expected it right after the kernel"),
+    (3, {"region": 2}, "access of kernel 0 names region 2; expected 0 to 1; name a region of this file"),
+    (3, {"region": -1}, "access of kernel 0 names region -1; expected 0 to 1"),
+    (3, {"region": HUGE}, f"access of kernel 0 names region {HUGE}; expected 0 to 1"),
+    (3, {"first_row": -1}, "access of kernel 0 has first_row = -1; expected at least 0"),
+    (3, {"first_row": -HUGE}, f"access of kernel 0 has first_row = -{HUGE}; expected at least 0"),
+    (3, {"rows": 0}, "access of kernel 0 has rows = 0; expected at least 1; drop an access of nothing"),
+    (3, {"rows": -5}, "access of kernel 0 has rows = -5; expected at least 1"),
+    (3, {"stride": 0}, "access of kernel 0 has stride = 0; expected at least 1"),
+    (3, {"stride": -1}, "access of kernel 0 has stride = -1; expected at least 1"),
+    (3, {"grain": 0}, "access of kernel 0 has grain = 0; expected at least 1"),
+    (
+        3,
+        {"block": -1},
+        "access of kernel 0 is of blocks -1..1; expected a range inside 0..3, the grid of its",
+    ),
+    (4, {"block_last": 4}, "access of kernel 0 is of blocks 0..4; expected a range inside 0..3"),
+    (4, {"block": 3, "block_last": 2}, "access of kernel 0 is of blocks 3..2; expected a range inside 0..3"),
+    (
+        3,
+        {"block_last": 2},
+        "access of kernel 0 has spread one over blocks 1..2; expected one block; write spread",
+    ),
+    (3, {"spread": "evenly"}, "unknown spread 'evenly'; expected one, even, each; did you mean 'even'?"),
+    (7, {"write": True}, "access of kernel 2 writes with spread each; expected a read"),
+    (
+        3,
+        {"rows": 901},
+        "access of kernel 0 reaches row 1000 of region 0, which has 1000 rows; expected at most row 999",
+    ),
+    (3, {"first_row": 1000, "rows": 1}, "access of kernel 0 reaches row 1000 of region 0"),
+    (8, {"stride": 11}, "access of kernel 2 reaches row 1098 of region 0, which has 1000 rows"),
+    (7, {"first_row": 1}, "access of kernel 2 reaches row 640 of region 1, which has 640 rows"),
+    (3, {"rows": HUGE}, f"access of kernel 0 reaches row {100 + HUGE - 1} of region 0"),
+    (3, {"first_row": HUGE}, f"access of kernel 0 reaches row {HUGE + 899} of region 0"),
+    (8, {"stride": HUGE}, f"access of kernel 2 reaches row {9 + 99 * HUGE} of region 0"),
+    (
+        3,
+        {"rows": HUGE, "stride": HUGE},
+        f"access of kernel 0 reaches row {100 + (HUGE - 1) * HUGE} of region 0",
+    ),
+    (
+        8,
+        {"rows": 2**62 + 1, "stride": 4, "first_row": 0},
+        f"access of kernel 2 reaches row {2**64} of region 0",
+    ),
+    (
+        4,
+        {"gather": [999, 1000, 5]},
+        "access of kernel 0 gathers row 1000 (element 1) of region 0, which has 1000",
+    ),
+    (4, {"gather": [0, 1, -5]}, "access of kernel 0 gathers row -5 (element 2) of region 0"),
+    (4, {"gather": [0, HUGE, 1]}, f"access of kernel 0 gathers row {HUGE} (element 1) of region 0"),
+    (4, {"gather": [0, 1]}, "access of kernel 0 gathers 2 rows and has rows = 3; expected the same number"),
+    (4, {"gather": []}, "access of kernel 0 gathers 0 rows and has rows = 3; expected the same number"),
+    (4, {"gather": [], "rows": 0}, "access of kernel 0 has rows = 0; expected at least 1"),
+    (4, {"first_row": 1}, "access of kernel 0 gathers with first_row = 1, stride = 1; expected 0 and 1"),
+    (4, {"stride": 2}, "access of kernel 0 gathers with first_row = 0, stride = 2; expected 0 and 1"),
+]
+
+NULL_FAULTS = [
+    (
+        2,
+        {"record": "kernal"},
+        "unknown record 'kernal'; expected region, kernel, access; did you mean 'kernel'?",
+    ),
+    (2, {"record": None}, "record is null; expected region, kernel, access"),
+    (0, {"bytes": None}, "region has null in 'bytes'; expected a value; write one"),
+    (0, {"kind": None}, "region has null in 'kind'; expected a value"),
+    (5, {"waits_for": None}, "kernel has null in 'waits_for'; expected a value"),
+    (5, {"waits_for": [None]}, "null among the elements of 'waits_for'; expected integers"),
+    (5, {"tile_rule": None}, "kernel has null in 'tile_rule'; expected a value"),
+    (3, {"stride": None}, "access has null in 'stride'; expected a value"),
+    (3, {"write": None}, "access has null in 'write'; expected a value"),
+    (3, {"spread": None}, "access has null in 'spread'; expected a value"),
+    (4, {"gather": [1, None, 3]}, "null among the elements of 'gather'; expected integers"),
+    (3, {"bytes": 7}, "access has bytes = 7; expected null; leave it null in such a row"),
+    (2, {"gather": [1]}, "kernel has gather = [1]; expected null; leave it null in such a row"),
+]
+
+
+@pytest.mark.parametrize(
+    ("row", "values", "words"),
+    [
+        pytest.param(*fault, id=f"{fault[0]}-{'-'.join(fault[1])}")
+        for fault in (*REGION_FAULTS, *KERNEL_FAULTS, *ACCESS_FAULTS, *NULL_FAULTS)
+    ],
+)
+@pytest.mark.parametrize("batch", ["one batch", "small batches"])
+def test_a_row_that_breaks_a_rule(path, row, values, words, batch, monkeypatch):
+    if batch == "small batches":
+        monkeypatch.setattr(trace_batch, "BATCH_GATHERED", 2)
+    changed(path, edit_rows=lambda rows: rows[row].update(values), edit_meta=restore_counts)
+    assert fault(path).startswith(f"row {row}: {words}")
+
+
+def restore_counts(meta):
+    meta["rows"] = {"region": 2, "kernel": 3, "access": 4}
+
+
+def test_steps_may_not_go_back(path):
+    def edit(rows):
+        rows[5]["step"] = 1
+        rows[6]["step"] = 0
+
+    changed(path, edit)
+    assert fault(path).startswith(
+        "row 6: kernel 2 is of step 0; expected at least 1, as before it; sort them"
+    )
+
+
+def test_steps_are_free_where_the_metadata_do_not_count_them(path):
+    changed(path, lambda rows: rows[6].update(step=70), lambda table: table, lambda meta: meta.pop("steps"))
+    assert check_trace(path).steps == 2
+
+
+def test_a_region_after_a_kernel(path):
+    changed(path, lambda rows: rows.insert(4, rows.pop(1)))
+    assert fault(path).startswith(
+        "row 1: is a kernel; expected the file's 2 regions (as its metadata count) first"
+    )
+
+
+def test_a_region_after_all_counted_regions(path):
+    changed(path, lambda rows: rows.append({**rows[1], "id": 2, "name": "late"}), edit_meta=one_region_less)
+    assert fault(path).startswith(
+        "row 9: is a region; expected the file's 2 regions (as its metadata count) first"
+    )
+
+
+def one_region_less(meta):
+    meta["rows"]["region"] -= 1
+    meta["rows"]["access"] += 1
+
+
+def test_an_access_before_any_kernel(path):
+    changed(path, lambda rows: rows.insert(2, rows.pop(3)))
+    assert fault(path).startswith(
+        "row 2: access of kernel 0 comes before any kernel; expected it right after"
+    )
+
+
+def test_an_access_before_any_kernel_that_names_none(path):
+    changed(path, lambda rows: rows.insert(2, {**rows.pop(3), "kernel": -1}))
+    assert fault(path).startswith("row 2: access of kernel -1 comes before any kernel")
+
+
+def test_an_access_without_regions(path):
+    def edit(rows):
+        del rows[:2]
+        rows[4]["partial_region"] = -1
+
+    changed(path, edit)
+    assert fault(path).startswith("row 1: access of kernel 0 names region 0; expected 0 to -1")
+
+
+def test_all_regions_together_are_too_large(path):
+    def edit(rows):
+        rows[:2] = [
+            {**rows[0], "id": i, "name": f"r{i}", "bytes": 10**16, "row_bytes": 1} for i in range(101)
+        ]
+
+    changed(path, edit)
+    assert fault(path).startswith(
+        f"row 100: the regions take {101 * 10**16} bytes together; expected at most 10^18"
+    )
+
+
+def test_of_several_faults_the_first_row_is_named(path):
+    def edit(rows):
+        rows[4]["region"] = 7
+        rows[3]["rows"] = 5000
+        rows[6]["blocks"] = 0
+        rows[8]["stride"] = None
+
+    changed(path, edit)
+    assert fault(path).startswith("row 3: access of kernel 0 reaches row 5099")
+
+
+def test_no_row_of_a_bad_batch_is_handed_out(path):
+    changed(path, lambda rows: rows[8].update(rows=5000))
+    kernels = open_trace(path).kernels()
+    with pytest.raises(TraceError, match="row 8: "):
+        next(kernels)
+
+
+def test_other_string_and_list_types_are_read(path):
+    def edit(table):
+        table = with_column("name", table["name"].dictionary_encode())(table)
+        table = with_column("family", table["family"].cast(pa.large_string()))(table)
+        return with_column("gather", table["gather"].cast(pa.large_list(pa.int64())))(table)
+
+    changed(path, edit_table=edit)
+    found = pq.read_schema(path)
+    assert found.field("family").type == pa.large_string()
+    assert pa.types.is_dictionary(found.field("name").type)
+    assert check_trace(path).gathered_rows == 3
+
+
+def test_columns_may_come_in_any_order(path):
+    changed(path, edit_table=lambda table: table.select(sorted(table.column_names)))
+    assert check_trace(path).accesses == 4
+
+
+def test_a_long_value_is_cut_in_the_message(path):
+    changed(path, lambda rows: rows[2].update(gather=list(range(1000))))
+    assert len(fault(path)) < 200
+
+
+def test_every_array_is_small_and_may_be_changed(path):
+    for _, accesses in open_trace(path).kernels():
+        for name, column in accesses._asdict().items():
+            expected = np.bool_ if name in ("write", "dependent", "worked") else np.int64
+            assert column.dtype == expected, name
+            assert column.flags.writeable, name
+            assert column.flags.c_contiguous, name

@@ -1,0 +1,108 @@
+"""Quantities with units: exact integers in, plain words out, everything doubtful refused."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memsim import units
+from memsim.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "expected"),
+    [
+        (units.parse_bytes, "141 GB", 141 * 10**9),
+        (units.parse_bytes, "141 GiB", 141 * 2**30),
+        (units.parse_bytes, "151397597184 B", 141 * 2**30),
+        (units.parse_bytes, " 1.5KiB ", 1536),
+        (units.parse_rate, "4.8 TB/s", 4_800_000),
+        (units.parse_rate, "55.43 GB/s", 55_430),
+        (units.parse_time, "345 ns", 345_000),
+        (units.parse_time, "1.3us", 1_300_000),
+        (units.parse_flops, "989 TFLOP/s", 989_000_000),
+        (units.parse_tokens, "128K", 131_072),
+        (units.parse_tokens, "1M", 1_048_576),
+        (units.parse_tokens, "10M", 10_485_760),
+        (units.parse_tokens, "131072", 131_072),
+        (units.parse_tokens, 131_072, 131_072),
+        (units.parse_count, 96, 96),
+        (units.parse_share, 0.92, Fraction(92, 100)),
+        (units.parse_share, "92%", Fraction(92, 100)),
+    ],
+)
+def test_a_quantity_is_read_exactly(parse, text, expected):
+    assert parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["12", 12, "", "GB", "-3 GB", "+3 GB", "1e3 GB", "inf GB", "nan", "1_0 GB"])
+def test_a_size_without_number_or_unit_is_refused(text):
+    with pytest.raises(UsageError, match="is not a size.*expected a number and a unit, such as '141 GB'"):
+        units.parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "words"),
+    [
+        (units.parse_rate, "4.8 Tb/s", "unknown unit 'Tb/s'; did you mean 'TB/s'?"),
+        (units.parse_time, "5 sec", "unknown unit 'sec'; choose one of: ms, ns"),
+        (units.parse_bytes, "0.3 B", "no whole number of bytes"),
+        (units.parse_time, "0.5 ps", "no whole number of ps"),
+        (units.parse_bytes, "9223372036854775808 B", "above 2^63 bytes"),
+        (units.parse_bytes, f"{'9' * 5000} B", "expected a number and a unit"),
+        (units.parse_share, 1.1, "above 0 and up to 1"),
+        (units.parse_share, 0, "above 0 and up to 1"),
+        (units.parse_share, float("nan"), "above 0 and up to 1"),
+        (units.parse_share, True, "above 0 and up to 1"),
+        (units.parse_count, 0, "a whole number from 1 on"),
+        (units.parse_count, True, "a whole number from 1 on"),
+        (units.parse_count, "9", "a whole number from 1 on"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong(parse, text, words):
+    with pytest.raises(UsageError, match=re.escape(words)):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["0", 0, "0K", "-5", -5, "1e30", "1.5", "nan", "inf", "", "M", True, 1.0])
+def test_a_wrong_number_of_tokens_is_refused(text):
+    with pytest.raises(UsageError, match="is not a number of tokens.*expected a whole number from 1 on"):
+        units.parse_tokens(text)
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_every_number_of_bytes_comes_back(count):
+    assert units.parse_bytes(f"{count} B") == count
+
+
+@given(st.integers(1, 9999), st.integers(0, 999))
+def test_a_decimal_fraction_loses_nothing(whole, thousandths):
+    assert units.parse_rate(f"{whole}.{thousandths:03} GB/s") == whole * 1000 + thousandths
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        (units.format_time(0), "0 ps"),
+        (units.format_time(999), "999 ps"),
+        (units.format_time(999_999), "1.00 us"),
+        (units.format_time(1_842_000_000), "1.84 ms"),
+        (units.format_time(-1_500), "-1.50 ns"),
+        (units.format_time(5e15), "5000 s"),
+        (units.format_bytes(64), "64 B"),
+        (units.format_bytes(141 * 10**9), "141 GB"),
+        (units.format_rate(4.416e12), "4.42 TB/s"),
+        (units.format_rate(0.25), "0.250 B/s"),
+        (units.format_tokens(131_072), "128K"),
+        (units.format_tokens(10_485_760), "10M"),
+        (units.format_tokens(131_073), "131,073"),
+        (units.format_share(0.004), "0.4%"),
+        (units.format_share(0.92), "92%"),
+    ],
+)
+def test_a_quantity_is_printed_for_people(printed, expected):
+    assert printed == expected
