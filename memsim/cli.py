@@ -60,6 +60,8 @@ def run(arguments: Sequence[str]) -> int:
         return _failed(str(error), error.exit_code, error)
     except typer.TyperException as error:
         return _failed(_usage(error), error.exit_code, error)
+    except MemoryError as error:
+        return _failed(f"out of memory: {error or 'an allocation failed'}; use a smaller trace", 1, error)
     except Exception as error:
         hint = "this is a fault of memsim; MEMSIM_TRACEBACK=1 shows where"
         return _failed(f"{type(error).__name__}: {error} ({hint})", 1, error)
@@ -123,7 +125,7 @@ def replay(
     engine: Annotated[
         Literal["fast", "reference"], typer.Option(help="The two give equal results; reference is slow.")
     ] = "fast",
-    quantum: Annotated[str, typer.Option(metavar="SIZE", help="Largest size of a request.")] = "4 KiB",
+    quantum: Annotated[str, typer.Option(metavar="SIZE", help="Largest size of a request.")] = "8 KiB",
     bound: Annotated[
         bool, typer.Option("--bound/--no-bound", help="Find what binds each kernel family (extra runs).")
     ] = True,

@@ -154,16 +154,17 @@ def empty_counts(kernels: int, regions: int, system: System) -> Counts:
 
 
 def bucket_shift(hardware: Hardware, program: Program, memory: Memory) -> int:
-    """log2 of the wheel's bucket width [ps]: about the time between completions of a busy machine."""
+    """log2 of the wheel's bucket width [ps]: some completions of a busy machine fall into one bucket."""
     table, quantum_bytes = program.ops.table, int(hardware.sizes[QUANTUM_BYTES])
     row_bytes = memory.regions[table[:, REGION], ROW_BYTES]
     together = (table[:, GATHER_AT] < 0) & (table[:, STRIDE] == 1)
     longest = np.minimum(row_bytes * np.where(together, table[:, TILE_ROWS], 1), quantum_bytes)
     nbytes = (table[:, ROWS] * row_bytes).sum(dtype=np.float64)
     requests = (table[:, ROWS] * row_bytes / longest).sum()
-    fastest_mbps = int((hardware.tiers[:, MBPS] * hardware.tiers[:, CHANNELS]).max())
+    tiers = hardware.tiers[:-2]
+    fastest_mbps = int((tiers[:, MBPS] * tiers[:, CHANNELS]).max())
     apart_ps = int(nbytes / max(requests, 1) * 1_000_000 / fastest_mbps)
-    return max(0, apart_ps.bit_length() - 1)
+    return (4 * apart_ps).bit_length()
 
 
 def most_alive(program: Program, system: System) -> tuple[int, int]:

@@ -8,11 +8,11 @@ number) order.
 from __future__ import annotations
 
 from memsim.fast_state import (  # fmt: skip
-    BLOCK, BLOCK_AT, BLOCK_END, CHANNELS, COMPLETE, DIGEST, DRAIN_PS, END_PS, FIRST_KERNEL, FLOPS, FREE,
+    BLOCK, BLOCK_AT, BLOCK_END, CHANNELS, COMPLETE, DIGEST, DONE_PS, DRAIN_PS, END_PS, FIRST_KERNEL, FLOPS, FREE,
     FREE_REQUESTS, FREE_SLOT, FREE_SLOTS, FREE_TILES, HEAD, HEAPS, IN_FLIGHT, IN_HEAPS, IN_ORDER, INTERLEAVE, ISSUE,
     ISSUED, ITEM, KERNEL, LATENCY_PS, LAUNCH_PS, LEFT, LINK_MBPS, LINK_PS, LINK_TAG_BYTES, LINK_TAGS, LINKS, MBPS,
     MFLOPS, MOST_TILES, MOVED, NEED, NEXT, NEXT_BLOCK, NEXT_KERNEL, NONE, ON_UNIT, ON_WHEEL, OP, OP_ROW, OUTSTANDING,
-    PIECE_PS, PIECE_REST, PLACE, QUANTUM_BYTES, R_BLOCK, R_BYTES, R_DONE_PS, R_FREE, R_HOP, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_SLOT, R_TIER,
+    PIECE_PS, PIECE_REST, PLACE, QUANTUM_BYTES, R_BLOCK, R_BYTES, R_FREE, R_HOP, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_SLOT, R_TIER,
     R_TILE, R_WRITE, RATE, READY_PS, REQUEST, REQUESTS, REST, ROUTE_AT, ROUTE_PS, ROW, ROW_END, RUNNING,
     SECOND, SERVER_AT, SHARES, SINCE_PS, SPAN_LEFT, SPAN_OFFSET, SPAN_TIER, STAGE, START, START_PS,
     STARTUP_PS, TAIL, TIERS, TIME_PS, TILE, TILE_FLOPS, TILE_FREE, TILE_LEFT, TILE_NUMBER, TILES, TO_WORK, UNIT,
@@ -142,7 +142,7 @@ def cross(hw, st, out, request, link, now_ps):
 
 
 @inner
-def move(hw, st, out, request, now_ps):
+def move(hw, prog, st, out, request, now_ps):
     """Take a request one hop on: to its tier, over a link, or to its completion.
 
     hop counts what is behind it. A read goes to the tier (hop 0), then inward over the links, outermost
@@ -165,11 +165,23 @@ def move(hw, st, out, request, now_ps):
         link = hw.route[first + (hop if write else links - hop)]
         there_ps = cross(hw, st, out, request, link, now_ps)
     if hop == links:
-        st.requests[request, R_DONE_PS] = there_ps
-        if not wheel_add(st, request):
-            post_request(st, COMPLETE, there_ps, request)
+        settle(prog, st, out, request, there_ps)
     else:
         post_request(st, ISSUE, there_ps, request)
+
+
+@inner
+def settle(prog, st, out, request, done_ps):
+    """It is known when a request is complete: count it, and schedule its completion."""
+    rq = st.requests
+    kernel = st.slots[rq[request, R_SLOT], KERNEL]
+    out.latency[rq[request, R_TIER], latency_bucket(done_ps - rq[request, R_ISSUE_PS])] += 1
+    block = rq[request, R_BLOCK] - prog.kernels[kernel, BLOCK_AT]
+    term = digest_term(block, rq[request, R_NUMBER], done_ps - out.kernels[kernel, START_PS])
+    out.kernels[kernel, DIGEST] = (out.kernels[kernel, DIGEST] + term) % 2_147_483_647
+    st.spokes[request, DONE_PS] = done_ps
+    if not wheel_add(st, request):
+        post_request(st, COMPLETE, done_ps, request)
 
 
 @inner
@@ -205,7 +217,7 @@ def depart(hw, prog, st, out, slot, nbytes, now_ps):
     st.tiles[sl[slot, TILE], TILE_LEFT] += 1
     count_request(hw, out, sl[slot, KERNEL], prog.ops.table[op, REGION], tier, write, nbytes, moved)
     if write or hw.tiers[tier + 1, ROUTE_AT] == hw.tiers[tier, ROUTE_AT]:
-        move(hw, st, out, request, now_ps)
+        move(hw, prog, st, out, request, now_ps)
     else:  # the request of a read: no bytes of its own
         post_request(st, ISSUE, now_ps + hw.tiers[tier, ROUTE_PS], request)
     sl[slot, REQUEST] += 1
@@ -388,11 +400,6 @@ def complete(hw, prog, st, out, request, now_ps):
     rq = st.requests
     slot = rq[request, R_SLOT]
     tier = rq[request, R_TIER]
-    kernel = st.slots[slot, KERNEL]
-    out.latency[tier, latency_bucket(now_ps - rq[request, R_ISSUE_PS])] += 1
-    block = rq[request, R_BLOCK] - prog.kernels[kernel, BLOCK_AT]
-    term = digest_term(block, rq[request, R_NUMBER], now_ps - out.kernels[kernel, START_PS])
-    out.kernels[kernel, DIGEST] = (out.kernels[kernel, DIGEST] + term) % 2_147_483_647
     release(hw, st, out, st.slots[slot, ON_UNIT], min(rq[request, R_BYTES], hw.sizes[UNIT_BYTES]), now_ps)
     for i in range(hw.tiers[tier, ROUTE_AT], hw.tiers[tier + 1, ROUTE_AT]):
         pool = hw.sizes[UNITS] + hw.route[i]
@@ -570,7 +577,7 @@ def next_event_ps(st):
     """Time of the next event, _NEVER if there is none."""
     now_ps = _NEVER
     if st.sizes[ON_WHEEL] > 0:
-        now_ps = st.requests[wheel_first(st), R_DONE_PS]
+        now_ps = st.spokes[wheel_first(st), DONE_PS]
     if st.sizes[IN_HEAPS] > 0:
         for heap in range(HEAPS):
             if st.heap_size[heap] > 0:
@@ -584,11 +591,11 @@ def next_complete(st, now_ps):
     request = NONE
     if st.sizes[ON_WHEEL] > 0:
         request = wheel_first(st)
-        if st.requests[request, R_DONE_PS] != now_ps:
+        if st.spokes[request, DONE_PS] != now_ps:
             request = NONE
     if is_due(st, COMPLETE, now_ps):
         other = st.heap[COMPLETE, 0, ITEM]
-        if request == NONE or is_earlier(st.requests, other, request):
+        if request == NONE or is_earlier(st, other, request):
             return take(st, COMPLETE)
     if request != NONE:
         wheel_take(st, request)
@@ -625,7 +632,7 @@ def run(hw, prog, memory, st, out):
         while is_due(st, ISSUE, now_ps):
             item = take(st, ISSUE)
             if item >= 0:
-                move(hw, st, out, item, now_ps)
+                move(hw, prog, st, out, item, now_ps)
             elif not issue(hw, prog, memory, st, out, -1 - item, now_ps):
                 return MORE_REQUESTS
     for kernel in range(len(st.kernels)):

@@ -50,20 +50,22 @@ SLOT_COLUMNS = 24
 RUNNING, WAITS_FOR_TILE, WAITS_FOR_POOL = range(3)  # values of WAITS
 # State.tiles: requests still out (one more while the tile is open), number, arithmetic, stack of unused
 TILE_LEFT, TILE_NUMBER, TILE_FLOPS, TILE_FREE = range(4)
-# State.requests; R_BLOCK is its slot's BLOCK, R_DONE_PS when it is complete, R_NEXT continues a bucket
+# State.requests; R_BLOCK is its slot's BLOCK
 (
     R_SLOT, R_TILE, R_TIER, R_OFFSET, R_BYTES, R_MOVED, R_WRITE, R_NUMBER, R_HOP, R_ISSUE_PS, R_FREE, R_BLOCK,
-    R_DONE_PS, R_NEXT,
-) = range(14)  # fmt: skip
-REQUEST_COLUMNS = 14
+) = range(12)  # fmt: skip
+REQUEST_COLUMNS = 12
+# State.wheel: first and last request of a bucket; State.spokes: when each request is complete, and the
+# requests before and after it in its bucket
+FIRST, LAST = range(2)
+DONE_PS, EARLIER, LATER = range(3)
 # State.sizes: heights of the stacks, whether blocks wait to be placed, the next kernel to become ready,
 # the first kernel with blocks to place, outstanding tiles of a slot; then of the wheel: requests in it,
-# first and last bucket in use, log2 of a bucket's width in ps, its earliest request if known; events in
-# all heaps
+# first and last bucket in use, log2 of a bucket's width in ps; events in all heaps
 (
     FREE_SLOTS, FREE_REQUESTS, PLACE, NEXT_KERNEL, FIRST_KERNEL, MOST_TILES, ON_WHEEL, BUCKET, LAST_BUCKET,
-    SHIFT, EARLIEST, IN_HEAPS,
-) = range(12)  # fmt: skip
+    SHIFT, IN_HEAPS,
+) = range(11)  # fmt: skip
 BUCKETS = 1 << 14
 # Heaps, in the order of their phases inside an instant
 COMPLETE, WORKED, BLOCK_END, START, ISSUE = range(5)
@@ -104,8 +106,9 @@ class Counts(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that changes. heap: int64[HEAPS, n, 4]; wheel: int64[BUCKETS], first request of each
-    bucket; room: free shares of each unit."""
+    """Everything that changes. heap: int64[HEAPS, n, 4]; wheel: int64[BUCKETS, 2];
+    spokes: int64[requests, 3], apart from the requests to stay in the nearest cache; room: free
+    shares of each unit."""
 
     servers: np.ndarray
     pools: np.ndarray
@@ -116,6 +119,7 @@ class State(NamedTuple):
     heap: np.ndarray
     heap_size: np.ndarray
     wheel: np.ndarray
+    spokes: np.ndarray
     room: np.ndarray
     sizes: np.ndarray
 
@@ -152,9 +156,10 @@ def fresh_state(
         request_table,
         np.empty((HEAPS, deep, 4), np.int64),
         np.zeros(HEAPS, np.int64),
-        np.full(BUCKETS, NONE, np.int64),
+        np.full((BUCKETS, 2), NONE, np.int64),
+        np.zeros((requests, 3), np.int64),
         np.full(units, UNIT_SHARES, np.int64),
-        np.array([slots, requests, 0, 0, 0, most, 0, 0, 0, shift, NONE, 0], np.int64),
+        np.array([slots, requests, 0, 0, 0, most, 0, 0, 0, shift, 0], np.int64),
     )
 
 
@@ -223,24 +228,23 @@ def pop(heap, size):
 
 
 @inner
-def is_earlier(requests, i, j):
+def is_earlier(st, i, j):
     """Whether request i is complete before request j: by time, then by (block, number)."""
-    if requests[i, R_DONE_PS] != requests[j, R_DONE_PS]:
-        return requests[i, R_DONE_PS] < requests[j, R_DONE_PS]
-    if requests[i, R_BLOCK] != requests[j, R_BLOCK]:
-        return requests[i, R_BLOCK] < requests[j, R_BLOCK]
-    return requests[i, R_NUMBER] < requests[j, R_NUMBER]
+    if st.spokes[i, DONE_PS] != st.spokes[j, DONE_PS]:
+        return st.spokes[i, DONE_PS] < st.spokes[j, DONE_PS]
+    if st.requests[i, R_BLOCK] != st.requests[j, R_BLOCK]:
+        return st.requests[i, R_BLOCK] < st.requests[j, R_BLOCK]
+    return st.requests[i, R_NUMBER] < st.requests[j, R_NUMBER]
 
 
 @inner
 def wheel_add(st, request):
-    """Put a request on the wheel by its R_DONE_PS; False if that is too far from the others.
+    """Put a request on the wheel by its DONE_PS; False if that is too far from the others.
 
-    The wheel holds completions that are near in time, BUCKETS buckets of equal width, unsorted inside:
-    with about one request in a bucket it gives the earliest sooner than a heap.
+    The wheel holds completions that are near in time, in BUCKETS buckets of equal width, each a list in
+    order. New ones mostly belong at the end of their list, which makes it quicker than a heap.
     """
-    rq = st.requests
-    bucket = rq[request, R_DONE_PS] >> st.sizes[SHIFT]
+    bucket = st.spokes[request, DONE_PS] >> st.sizes[SHIFT]
     if st.sizes[ON_WHEEL] == 0:
         st.sizes[BUCKET] = bucket
         st.sizes[LAST_BUCKET] = bucket
@@ -251,43 +255,48 @@ def wheel_add(st, request):
     st.sizes[BUCKET] = first
     st.sizes[LAST_BUCKET] = last
     st.sizes[ON_WHEEL] += 1
-    rq[request, R_NEXT] = st.wheel[bucket & BUCKETS - 1]
-    st.wheel[bucket & BUCKETS - 1] = request
-    if st.sizes[EARLIEST] != NONE and is_earlier(rq, request, st.sizes[EARLIEST]):
-        st.sizes[EARLIEST] = request
+    link_in(st, bucket & BUCKETS - 1, request)
     return True
+
+
+@inner
+def link_in(st, place, request):
+    """Put a request where it belongs in the list of a bucket, looking from the end."""
+    earlier = st.wheel[place, LAST]
+    later = NONE
+    while earlier != NONE and is_earlier(st, request, earlier):
+        later = earlier
+        earlier = st.spokes[earlier, EARLIER]
+    st.spokes[request, EARLIER] = earlier
+    st.spokes[request, LATER] = later
+    if earlier == NONE:
+        st.wheel[place, FIRST] = request
+    else:
+        st.spokes[earlier, LATER] = request
+    if later == NONE:
+        st.wheel[place, LAST] = request
+    else:
+        st.spokes[later, EARLIER] = request
 
 
 @inner
 def wheel_first(st):
     """The earliest request on the wheel, which must not be empty."""
-    if st.sizes[EARLIEST] != NONE:
-        return st.sizes[EARLIEST]
     bucket = st.sizes[BUCKET]
-    while st.wheel[bucket & BUCKETS - 1] == NONE:
+    while st.wheel[bucket & BUCKETS - 1, FIRST] == NONE:
         bucket += 1
     st.sizes[BUCKET] = bucket
-    first = st.wheel[bucket & BUCKETS - 1]
-    other = st.requests[first, R_NEXT]
-    while other != NONE:
-        if is_earlier(st.requests, other, first):
-            first = other
-        other = st.requests[other, R_NEXT]
-    st.sizes[EARLIEST] = first
-    return first
+    return st.wheel[bucket & BUCKETS - 1, FIRST]
 
 
 @inner
 def wheel_take(st, request):
     """Take the earliest request off the wheel."""
-    rq = st.requests
     place = st.sizes[BUCKET] & BUCKETS - 1
-    if st.wheel[place] == request:
-        st.wheel[place] = rq[request, R_NEXT]
+    later = st.spokes[request, LATER]
+    st.wheel[place, FIRST] = later
+    if later == NONE:
+        st.wheel[place, LAST] = NONE
     else:
-        before_it = st.wheel[place]
-        while rq[before_it, R_NEXT] != request:
-            before_it = rq[before_it, R_NEXT]
-        rq[before_it, R_NEXT] = rq[request, R_NEXT]
+        st.spokes[later, EARLIER] = NONE
     st.sizes[ON_WHEEL] -= 1
-    st.sizes[EARLIEST] = NONE

@@ -22,7 +22,9 @@ def check(outcome: Outcome, issued: np.ndarray, system: System) -> None:
 
 
 def _broken(what: str, found: int, expected: str) -> MemsimError:
-    return MemsimError(f"invariant broken: {what}: found {found}, expected {expected}; this is a fault of memsim")
+    return MemsimError(
+        f"invariant broken: {what}: found {found}, expected {expected}; this is a fault of memsim"
+    )
 
 
 def _check_bytes(outcome: Outcome, issued: np.ndarray, system: System) -> None:

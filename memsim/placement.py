@@ -71,7 +71,8 @@ def _parse_rule(text: str, regions: Sequence[Region], system: System) -> Rule:
     selector, equals, target = text.partition("=")
     if not equals or not selector or not target:
         raise UsageError(
-            f"--place '{text}': expected KIND=TIER, NAME=TIER or layer:A-B=TIER, as in kv=host or kv=hbm:3,host:1"
+            f"--place '{text}': expected KIND=TIER, NAME=TIER or layer:A-B=TIER, "
+            "as in kv=host or kv=hbm:3,host:1"
         )
     shares = _parse_shares(text, target, system)
     layers = _parse_layers(text, selector, regions)
@@ -124,7 +125,9 @@ def tier_number(name: str, system: System, where: str) -> int:
         return system.tier_index(name)
     except KeyError:
         names = [tier.name for tier in system.tiers]
-        raise UsageError(f"{where}: machine {system.name} has no tier '{name}'; {nearest(name, names)}") from None
+        raise UsageError(
+            f"{where}: machine {system.name} has no tier '{name}'; {nearest(name, names)}"
+        ) from None
 
 
 def place_regions(
@@ -159,9 +162,9 @@ def _refuse_if_short(regions: Sequence[Region], wanted: Sequence[Shares], system
     for region, shares in zip(regions, wanted, strict=True):
         for (tier, _), rows in zip(shares, dealt_rows(region, shares, region.rows), strict=True):
             need[tier] += _bytes(region, rows)
-    for tier, bytes_needed in zip(system.tiers, need, strict=True):
-        if bytes_needed > tier.capacity_bytes:
-            raise _shortfall(tier.name, bytes_needed, tier.capacity_bytes, system)
+    for holder, bytes_needed in zip(system.tiers, need, strict=True):
+        if bytes_needed > holder.capacity_bytes:
+            raise _shortfall(holder.name, bytes_needed, holder.capacity_bytes, system)
 
 
 def _shortfall(tier: str, need_bytes: int, capacity_bytes: int, system: System) -> DoesNotFit:
@@ -257,7 +260,9 @@ def build_memory(regions: Sequence[Region], placement: Placement) -> Memory:
     layouts = [(r.row_bytes, r.page_rows, r.page_head_bytes, r.page_bytes) for r in regions]
     rules = [(piece.end_row, chunk_rows(region)) for region, piece in pieces]
     return Memory(
-        regions=np.array([(*layout, at) for layout, at in zip([*layouts, (0,) * 4], piece_at, strict=True)], np.int64),
+        regions=np.array(
+            [(*layout, at) for layout, at in zip([*layouts, (0,) * 4], piece_at, strict=True)], np.int64
+        ),
         pieces=np.array([(*rule, at) for rule, at in zip([*rules, (0, 0)], share_at, strict=True)], np.int64),
         shares=np.array(shares, np.int64).reshape(-1, 2),
     )

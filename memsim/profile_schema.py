@@ -89,60 +89,80 @@ class Share(Quantity):
         return units.parse_share(self.value)
 
 
-def _positive(quantity: Quantity) -> Quantity:
-    if quantity.number <= 0:
-        raise ValueError(f"{quantity.value!r} must be above zero")
+def _within(least: int, most: int, words: str) -> AfterValidator:
+    """A number from `least` to `most` in its integer unit, as `words` say it: engines count in int64."""
+
+    def check(quantity: Quantity) -> Quantity:
+        if not least <= quantity.number <= most:
+            raise ValueError(f"{quantity.value!r} is out of range; expected {words}")
+        return quantity
+
+    return AfterValidator(check)
+
+
+def _is_power_of_two(quantity: Quantity) -> Quantity:
+    number = quantity.number
+    if number & (number - 1):
+        below = 1 << (number.bit_length() - 1)
+        raise ValueError(f"{quantity.value!r} is no power of two; expected '{below} B' or '{2 * below} B'")
     return quantity
 
 
-PositiveSize = Annotated[Size, AfterValidator(_positive)]
-PositiveRate = Annotated[Rate, AfterValidator(_positive)]
-PositiveFlops = Annotated[Flops, AfterValidator(_positive)]
+Channels = Annotated[Count, _within(1, 4096, "1 to 4,096")]
+Units = Annotated[Count, _within(1, 65_536, "1 to 65,536")]
+Tags = Annotated[Count, _within(1, 10**9, "1 to 10^9")]
+Capacity = Annotated[Size, _within(1, 10**16, "1 B to 10 PB")]
+Line = Annotated[Size, _within(1, 2**30, "1 B to 1 GiB")]
+AlignedLine = Annotated[Line, AfterValidator(_is_power_of_two)]  # engines cut with masks
+Bandwidth = Annotated[Rate, _within(1, 10**9, "1 MB/s to 1 PB/s")]
+Latency = Annotated[Time, _within(1, 10**12, "1 ps to 1 s")]  # every hop takes time
+Gap = Annotated[Time, _within(0, 10**12, "0 ps to 1 s")]
+Arithmetic = Annotated[Flops, _within(1, 10**15, "1 MFLOP/s to 10^21 FLOP/s")]
 
 
 class InitiatorTable(Table):
     """[initiator.NAME]: the processor that runs the kernels; rates are those of all units together."""
 
-    units: Count
-    unit_outstanding: PositiveSize
-    launch_gap: Time
-    graph_launch: Time
-    bf16: PositiveFlops
-    fp8: PositiveFlops
-    fp32: PositiveFlops
+    units: Units
+    unit_outstanding: Capacity
+    launch_gap: Gap
+    graph_launch: Gap
+    bf16: Arithmetic
+    fp8: Arithmetic
+    fp32: Arithmetic
 
 
 class CacheTable(Table):
     """[cache.NAME]: the last-level cache of the initiator `attach`."""
 
     attach: str
-    capacity: PositiveSize
-    bandwidth: PositiveRate
-    latency: Time
+    capacity: Capacity
+    bandwidth: Bandwidth
+    latency: Latency
 
 
 class TierTable(Table):
     """[tier.NAME]: a memory at node `attach`; `bandwidth` is the peak of all channels together."""
 
     attach: str
-    capacity: PositiveSize
-    bandwidth: PositiveRate
+    capacity: Capacity
+    bandwidth: Bandwidth
     efficiency: Share
-    channels: Count
-    interleave: PositiveSize
-    unit: PositiveSize
-    latency: Time
+    channels: Channels
+    interleave: AlignedLine
+    unit: AlignedLine
+    latency: Latency
 
 
 class LinkTable(Table):
     """[link.NAME]: a full-duplex link between two nodes; `bandwidth` is the peak of each direction."""
 
     between: tuple[str, str]
-    bandwidth: PositiveRate
+    bandwidth: Bandwidth
     efficiency: Share
-    latency: Time
-    tags: Count
-    tag_bytes: PositiveSize
+    latency: Latency
+    tags: Tags
+    tag_bytes: Line
 
 
 Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_-]*$")]  # a word that --place can take apart

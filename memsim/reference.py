@@ -19,7 +19,7 @@ from memsim.result import READ, WRITE, Outcome, empty_outcome
 from memsim.rules import Memory
 from memsim.segments import split
 from memsim.system import System, Tier
-from memsim.trace_read import TraceFile
+from memsim.trace import Trace
 
 COMPLETE, WORKED, BLOCK_END, START, PLACE, ISSUE = range(6)  # phases of an instant
 
@@ -289,7 +289,7 @@ class Replay:
         assert tile is not None
         if tile.first_of_op and self.program.ops.table[tile.op, rules.IS_DEPENDENT]:
             return block.outstanding == 0
-        return block.outstanding < self.program.tiles[block.kernel]
+        return block.outstanding < int(self.program.tiles[block.kernel])
 
     def cut(self, block: Block, tile: Tile) -> Iterator[Request]:
         """The requests of a tile."""
@@ -406,7 +406,10 @@ class Replay:
         """Book the pieces of a request at its tier; returns when it has been served."""
         if request.tier == self.machine.cache:
             cache = self.system.cache
-            return self.book_piece(request, self.machine.cache_server, request.nbytes, cache.mbps) + cache.latency_ps
+            return (
+                self.book_piece(request, self.machine.cache_server, request.nbytes, cache.mbps)
+                + cache.latency_ps
+            )
         tier = self.system.tiers[request.tier]
         end_ps = 0
         for channel, moved in pieces(tier, request.offset, request.nbytes):
@@ -454,7 +457,7 @@ def pieces(tier: Tier, offset: int, nbytes: int) -> Iterator[tuple[int, int]]:
 
 
 def run(
-    trace: TraceFile,
+    trace: Trace,
     system: System,
     memory: Memory,
     quantum_bytes: int,
@@ -462,7 +465,9 @@ def run(
 ) -> Outcome:
     """Replay a trace. progress(kernels ended, kernels) is called as they end."""
     (whole,) = split(trace.kernels(), apart=False)
-    program = build_program(whole.launches, whole.waits, whole.new_step, system.initiator, memory.regions[:, rules.ROW_BYTES])
+    program = build_program(
+        whole.launches, whole.waits, whole.new_step, system.initiator, memory.regions[:, rules.ROW_BYTES]
+    )
     replay = Replay(system, program, memory, quantum_bytes, len(trace.regions))
     if progress is not None:
         replay.on_end = lambda kernel: progress(kernel + 1, trace.kernel_count)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from memsim.profile_schema import CacheTable, InitiatorTable, LinkTable, Profile, TierTable
 
 
+LEAST_UNIT_MFLOPS = 1000  # below, the time of one large tile would overflow
+
+
 def build_system(profile: Profile) -> System:
     """The machine as the engines need it; ProfileError where its tables do not fit together."""
     gpu = _only(profile, "initiator")
@@ -31,7 +34,7 @@ def build_system(profile: Profile) -> System:
     order = list(profile.link)
     return System(
         name=profile.name,
-        initiator=_initiator(gpu, profile.initiator[gpu]),
+        initiator=_initiator(profile, gpu, profile.initiator[gpu]),
         cache=_cache(cache, profile.cache[cache]),
         tiers=tuple(_tier(profile, name, table) for name, table in profile.tier.items()),
         links=tuple(_link(profile, name, table) for name, table in profile.link.items()),
@@ -98,17 +101,22 @@ def _route(profile: Profile, graph: nx.Graph[str], gpu: str, tier: str) -> list[
     return [graph.edges[near, far]["link"] for near, far in zip(path, path[1:], strict=False)]
 
 
-def _initiator(name: str, table: InitiatorTable) -> Initiator:
+def _initiator(profile: Profile, name: str, table: InitiatorTable) -> Initiator:
     units = table.units.number
+    for key in ("bf16", "fp8", "fp32"):
+        rate = getattr(table, key).number
+        if rate < units * LEAST_UNIT_MFLOPS:
+            found = f"{rate} MFLOP/s over {units} units is less than 1 GFLOP/s a unit"
+            raise _fault(profile, f"initiator.{name}.{key}", f"{found}; raise it or lower the units")
     return Initiator(
         name=name,
         units=units,
         unit_outstanding_bytes=table.unit_outstanding.number,
         launch_gap_ps=table.launch_gap.number,
         graph_launch_ps=table.graph_launch.number,
-        bf16_mflops=max(1, table.bf16.number // units),
-        fp8_mflops=max(1, table.fp8.number // units),
-        fp32_mflops=max(1, table.fp32.number // units),
+        bf16_mflops=table.bf16.number // units,
+        fp8_mflops=table.fp8.number // units,
+        fp32_mflops=table.fp32.number // units,
     )
 
 

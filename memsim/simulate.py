@@ -89,9 +89,7 @@ def _run(
     return reference.run(trace, system, memory, quantum_bytes, progress)
 
 
-def summarize(
-    trace: Watched, system: System, placement: Placement, outcome: Outcome, engine: str
-) -> Result:
+def summarize(trace: Watched, system: System, placement: Placement, outcome: Outcome, engine: str) -> Result:
     """Names and sums of an outcome."""
     meta, tally = trace.meta, trace.tally
     kinds = _bytes_by_kind(tally)
@@ -272,7 +270,9 @@ def _inputs_used(system: System, outcome: Outcome, meta: Mapping[str, Any]) -> l
 def _digest(outcome: Outcome) -> int:
     """One number for all completion times, starts and ends."""
     total = 0
-    for columns in zip(outcome.digest.tolist(), outcome.start_ps.tolist(), outcome.end_ps.tolist(), strict=True):
+    for columns in zip(
+        outcome.digest.tolist(), outcome.start_ps.tolist(), outcome.end_ps.tolist(), strict=True
+    ):
         for value in columns:
             total = (total * 1_000_003 + value) % (1 << 61)
     return total

@@ -65,6 +65,6 @@ class Watched:
             for region, nbytes in by_region.items():
                 tally.unique[kernel.family, self.regions[region].kind][way] += nbytes
         readers = np.where(accesses.spread == _EACH, accesses.block_last - accesses.block + 1, 1)
-        nbytes = accesses.rows * readers * self._row_bytes[accesses.region]
-        np.add.at(tally.issued, (accesses.region, accesses.write.astype(np.int64)), nbytes)
-        tally.issued_by_family[kernel.family] += int(nbytes.sum())
+        issued = accesses.rows * readers * self._row_bytes[accesses.region]
+        np.add.at(tally.issued, (accesses.region, accesses.write.astype(np.int64)), issued)
+        tally.issued_by_family[kernel.family] += int(issued.sum())

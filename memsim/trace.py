@@ -8,8 +8,9 @@ write). Regions come first, every kernel comes before its accesses. `trace_write
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -149,3 +150,18 @@ class Accesses(NamedTuple):
     gather_rows: Int64s
     dependent: npt.NDArray[np.bool_]
     worked: npt.NDArray[np.bool_]
+
+
+class Trace(Protocol):
+    """What a replay needs of a trace, whether it lies in a file or not."""
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """Index = id."""
+
+    @property
+    def kernel_count(self) -> int:
+        """Kernels that `kernels` hands out."""
+
+    def kernels(self) -> Iterator[tuple[Kernel, Accesses]]:
+        """Every kernel with its accesses, in launch order."""

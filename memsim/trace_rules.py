@@ -23,6 +23,9 @@ MAX_REGION_BYTES = 10**16
 MAX_TOTAL_BYTES = 10**18  # all regions together: sums of offsets stay inside int64
 MAX_BLOCKS = 2**31 - 1  # the x dimension of a CUDA grid
 MAX_TIME_PS = 10**15  # 1,000 s: longer than any block waits to start
+MAX_TILES_IN_FLIGHT = 65_536
+MAX_BLOCKS_PER_UNIT = 720_720  # a unit is dealt out in as many shares
+MAX_FLOPS = 9 * 10**12  # of a tile: 10^6 times as much still fits 64 bits
 
 ONE, EACH = SPREADS.index("one"), SPREADS.index("each")
 KERNEL_LEAST = {
@@ -43,7 +46,11 @@ KERNEL_LEAST = {
 }
 KERNEL_MOST = {
     "blocks": MAX_BLOCKS,
+    "blocks_per_unit": MAX_BLOCKS_PER_UNIT,
+    "tile_rows": MAX_REGION_BYTES,
     "tile_bytes": MAX_REGION_BYTES,
+    "tiles_in_flight": MAX_TILES_IN_FLIGHT,
+    "flops_per_tile": MAX_FLOPS,
     "partial_bytes": MAX_REGION_BYTES,
     "startup_ps": MAX_TIME_PS,
     "drain_ps": MAX_TIME_PS,
@@ -157,7 +164,7 @@ def _kernel_faults(kernel: Kernel, before: Kernel | None, regions: int, steps: i
         yield f"{who} is of step {kernel.step}; expected 0 to {steps - 1} (metadata 'steps'); correct one"
     for other in kernel.waits_for:
         if not 0 <= other < kernel.id:
-            yield f"{who} waits for kernel {other}; expected kernels before it, 0 to {kernel.id - 1}; drop it"
+            yield f"{who} waits for kernel {other}; expected ids below its own; drop it"
     if kernel.flops_per_tile > 0 and kernel.flops_unit == "none":
         yield f"{who} has flops_per_tile = {kernel.flops_per_tile}, flops_unit none; expected a unit; name it"
     if kernel.partial_region >= regions:
@@ -213,7 +220,7 @@ def _names_a_region(accesses: AccessRows, _owners: Owners, _rows: Int64s, region
     return _first(
         (region < 0) | (region >= regions),
         accesses,
-        lambda at: f"names region {region[at]}; expected 0 to {regions - 1}; name a region of this file",
+        lambda at: f"names region {region[at]}; expected the id of one of the {regions} regions; correct it",
     )
 
 

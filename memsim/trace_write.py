@@ -11,6 +11,7 @@ import contextlib
 import os
 import uuid
 from collections.abc import Sequence
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +38,8 @@ from memsim.trace_schema import (
 )
 
 ROW_GROUP_GATHERED = 4_194_304  # gathered rows that close a row group early: 32 MiB
+
+PYTHON_TYPES = {pa.int64(): (int, np.integer), pa.bool_(): (bool, np.bool_), pa.string(): (str,)}
 
 Row = Region | Kernel | Access
 Codes = npt.NDArray[np.int8]
@@ -220,7 +223,7 @@ def _table(rows: Sequence[Row], codes: Codes, gathers: Sequence[Int64s]) -> pa.T
     for name in COLUMNS[1:]:
         parts = [_column(name, by_record[code], code, gathers) for code in range(len(RECORDS))]
         columns.append(pa.concat_arrays(parts).take(pa.array(order)))
-    record = pa.array(RECORDS).take(pa.array(codes))
+    record = pa.array(RECORDS, pa.string()).take(pa.array(codes))
     return pa.Table.from_arrays([record, *columns], schema=SCHEMA)
 
 
@@ -246,14 +249,13 @@ def _column(name: str, rows: Sequence[Row], code: int, gathers: Sequence[Int64s]
 
 
 def _exact(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """`values` as Arrow type `kind`; asked for integers, pyarrow itself would make 0 of 0.5."""
-    array = pa.array(values)
-    found, wanted = _element(array.type), _element(kind)
-    same = found.equals(wanted) or (pa.types.is_integer(found) and pa.types.is_integer(wanted))
-    if array.null_count or not (same or pa.types.is_null(found)):
-        raise TypeError(f"{found} for {wanted}")
-    return array.cast(kind)
+    """`values` as Arrow type `kind`, once their own types fit: pyarrow would make 0 of 0.5.
 
-
-def _element(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_list(kind) else kind
+    The type is always given: to infer one, pyarrow imports modules and loses a Ctrl-C that comes then.
+    """
+    listed = pa.types.is_list(kind)
+    fitting = PYTHON_TYPES[kind.value_type if listed else kind]
+    for found in set(map(type, chain.from_iterable(values) if listed else values)):
+        if not issubclass(found, fitting) or (found is bool and bool not in fitting):
+            raise TypeError(found.__name__)
+    return pa.array(values, kind)

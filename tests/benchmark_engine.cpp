@@ -1,8 +1,8 @@
 // The engine's plainest case as one loop in C++: one block, rows of one region in one tier, a window of
-// outstanding rows that retire in any order. Same rules, same integers: it prints the end of the kernel and
+// outstanding tiles of rows that retire in any order. Same rules, same integers: it prints the end of the kernel and
 // the digest of all completions, which the benchmark compares. Every parameter is read at run time.
 //
-// usage: engine ROWS ROW_BYTES WINDOW CHANNELS MBPS INTERLEAVE UNIT LATENCY_PS STRIDE START_PS REPEATS
+// usage: engine ROWS ROW_BYTES TILES TILE_ROWS CHANNELS MBPS INTERLEAVE UNIT LATENCY_PS STRIDE START_PS REPEATS
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -64,24 +64,30 @@ static int bucket(i64 ps) {
 }
 
 int main(int argc, char** argv) {
-    if (argc != 12) return 2;
-    i64 p[11];
-    for (int i = 0; i < 11; i++) p[i] = std::atoll(argv[i + 1]);
-    i64 rows = p[0], row_bytes = p[1], window = p[2], stride = p[8], start_ps = p[9], repeats = p[10];
+    if (argc != 13) return 2;
+    i64 p[12];
+    for (int i = 0; i < 12; i++) p[i] = std::atoll(argv[i + 1]);
+    i64 rows = p[0], row_bytes = p[1], tiles = p[2], tile_rows = p[3];
+    i64 stride = p[9], start_ps = p[10], repeats = p[11];
     double best_s = 1e9;
     i64 digest = 0, end_ps = 0;
     for (i64 repeat = 0; repeat < repeats; repeat++) {
         auto begin = std::chrono::steady_clock::now();
-        Machine machine{p[3], p[4], p[5], p[6], p[7], std::vector<Channel>(p[3])};
+        Machine machine{p[4], p[5], p[6], p[7], p[8], std::vector<Channel>(p[4])};
+        std::vector<i64> left(rows / tile_rows + 1);  // of each tile, rows that are out
+        i64 out = 0;                                  // tiles that are out
         std::vector<i64> histogram(496);
         std::priority_queue<Done> done;
         i64 next = 0, now_ps = start_ps;
         digest = 0;
         while (next < rows || !done.empty()) {
-            while (next < rows && i64(done.size()) < window) {
-                i64 row = next * stride % rows;
-                done.push({machine.serve(row * row_bytes, row_bytes, now_ps), next, now_ps});
-                next++;
+            for (; next < rows && out < tiles; out++) {
+                i64 tile = next / tile_rows, last = std::min(rows, next + tile_rows);
+                left[tile] = last - next;
+                for (; next < last; next++) {
+                    i64 row = next * stride % rows;
+                    done.push({machine.serve(row * row_bytes, row_bytes, now_ps), next, now_ps});
+                }
             }
             now_ps = done.top().time_ps;
             while (!done.empty() && done.top().time_ps == now_ps) {
@@ -90,6 +96,7 @@ int main(int argc, char** argv) {
                 histogram[bucket(now_ps - request.issue_ps)]++;
                 i64 x = ((now_ps - start_ps) % PRIME * 1000003 + request.number % PRIME * 524287) % PRIME;
                 digest = (digest + x * x % PRIME) % PRIME;
+                if (--left[request.number / tile_rows] == 0) out--;
             }
         }
         end_ps = now_ps;

@@ -30,7 +30,7 @@ from memsim.trace import Access
 import dataclasses
 
 SOURCE = Path(__file__).with_name("benchmark_engine.cpp")
-WINDOW, QUANTUM_BYTES, REPEATS = 512, 4096, 5
+WINDOW, ROWS, REPEATS = 512, 1 << 21, 5
 ROOMY = dataclasses.replace(TWO_TIERS.initiator, unit_outstanding_bytes=1 << 40)
 TIER = dataclasses.replace(HBM, channels=16)
 MACHINE = dataclasses.replace(TWO_TIERS, initiator=ROOMY, tiers=(TIER, TWO_TIERS.tiers[1]))
@@ -45,17 +45,20 @@ def best_s(run: Callable[[], Outcome]) -> tuple[float, Outcome]:
     return min(times), outcome
 
 
-def rows_case(rows: int, row_bytes: int, stride: int, in_flight: int = WINDOW) -> tuple[MemoryTrace, Memory]:
-    """Rows in order, or `stride` apart around the region, one at a time with a window."""
+def rows_case(rows: int, row_bytes: int, stride: int, tile_rows: int) -> tuple[MemoryTrace, Memory]:
+    """Rows in order, or `stride` apart around the region, WINDOW of them outstanding as whole tiles."""
     region = flat_region(0, rows, row_bytes)
     gather = None if stride == 1 else np.arange(rows, dtype=np.int64) * stride % rows
-    launch = kernel(tile_rows=1, tiles_in_flight=in_flight)
-    return one_kernel(launch, region, Access(0, 0, 0, 0, False, 0, rows, gather=gather, worked=True)), placed([region])
+    launch = kernel(tile_rows=tile_rows, tiles_in_flight=WINDOW // tile_rows)
+    access = Access(0, 0, 0, 0, False, 0, rows, gather=gather, worked=True)
+    return one_kernel(launch, region, access), placed([region])
 
 
-def in_cpp(program: Path, rows: int, row_bytes: int, stride: int, start_ps: int) -> tuple[int, int, float]:
-    arguments = [rows, row_bytes, WINDOW, TIER.channels, TIER.channel_mbps, TIER.interleave_bytes]
-    arguments += [TIER.unit_bytes, TIER.latency_ps, stride, start_ps, REPEATS]
+def in_cpp(
+    program: Path, rows: int, row_bytes: int, stride: int, tile_rows: int, start_ps: int
+) -> tuple[int, int, float]:
+    arguments = [rows, row_bytes, WINDOW // tile_rows, tile_rows, TIER.channels, TIER.channel_mbps]
+    arguments += [TIER.interleave_bytes, TIER.unit_bytes, TIER.latency_ps, stride, start_ps, REPEATS]
     done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=True)
     end_ps, digest, seconds = done.stdout.split()
     return int(end_ps), int(digest), float(seconds)
@@ -70,21 +73,22 @@ def compiled(folder: str) -> Path | None:
     return program
 
 
-def compare_plain(program: Path | None, name: str, rows: int, row_bytes: int, stride: int) -> None:
-    trace, memory = rows_case(rows, row_bytes, stride)
-    seconds, outcome = best_s(lambda: fast.run(trace, MACHINE, memory, QUANTUM_BYTES))  # type: ignore[arg-type]
+def compare_plain(program: Path | None, name: str, row_bytes: int, stride: int, tile_rows: int) -> None:
+    rows = ROWS
+    trace, memory = rows_case(rows, row_bytes, stride, tile_rows)
+    seconds, outcome = best_s(lambda: fast.run(trace, MACHINE, memory, row_bytes))  # type: ignore[arg-type]
     line = f"{name:34} {rows / seconds / 1e6:8.2f}"
     if program is not None:
-        end_ps, digest, cpp_s = in_cpp(program, rows, row_bytes, stride, int(outcome.start_ps[0]))
+        end_ps, digest, cpp_s = in_cpp(program, rows, row_bytes, stride, tile_rows, int(outcome.start_ps[0]))
         if (end_ps, digest) != (int(outcome.end_ps[0]), int(outcome.digest[0])):
             sys.exit(f"{name}: the C++ loop gives {end_ps} ps and digest {digest}, not what the engine gives")
         line += f" {rows / cpp_s / 1e6:8.2f} {cpp_s / seconds:9.2f}"
     else:
         line += f" {'-':>8} {'-':>9}"
-    few, few_memory = rows_case(20_000, row_bytes, stride)
-    few_fast, quick = best_s(lambda: fast.run(few, MACHINE, few_memory, QUANTUM_BYTES))  # type: ignore[arg-type]
+    few, few_memory = rows_case(20_000, row_bytes, stride, tile_rows)
+    few_fast, quick = best_s(lambda: fast.run(few, MACHINE, few_memory, row_bytes))  # type: ignore[arg-type]
     begin_s = time.perf_counter()
-    slow = reference.run(few, MACHINE, few_memory, QUANTUM_BYTES)  # type: ignore[arg-type]
+    slow = reference.run(few, MACHINE, few_memory, row_bytes)  # type: ignore[arg-type]
     slow_s = time.perf_counter() - begin_s
     if not np.array_equal(quick.digest, slow.digest):
         sys.exit(f"{name}: the engines differ")
@@ -106,15 +110,17 @@ def scan_case(tier: int) -> tuple[MemoryTrace, Memory]:
 
 def main() -> None:
     print(f"{platform.processor() or platform.machine()}, python {platform.python_version()}, one core")
-    print(f"rates in million requests a second; window {WINDOW} where not said otherwise\n")
+    print(f"rates in million requests a second; one initiator, one tier, {WINDOW} requests outstanding\n")
     print(f"{'case':34} {'fast':>8} {'C++':>8} {'fast/C++':>9} {'reference':>10} {'fast/ref':>9}")
     gpu = dataclasses.replace(TWO_TIERS.initiator, units=132)
     h200 = dataclasses.replace(MACHINE, initiator=gpu, tiers=(dataclasses.replace(HBM, channels=96), MACHINE.tiers[1]))
     with tempfile.TemporaryDirectory() as folder:
         program = compiled(folder)
-        compare_plain(program, "64 B rows in order", 2_000_000, 64, 1)
-        compare_plain(program, "512 B rows in order", 2_000_000, 512, 1)
-        compare_plain(program, "656 B rows scattered", 1_000_000, 656, 387_701)
+        for tile_rows in (64, 1):
+            tiles = f"tiles of {tile_rows}"
+            compare_plain(program, f"64 B rows in order, {tiles}", 64, 1, tile_rows)
+            compare_plain(program, f"512 B rows in order, {tiles}", 512, 1, tile_rows)
+            compare_plain(program, f"512 B rows scattered, {tiles}", 512, 387_701, tile_rows)
     print("\nas decode kernels ask for them (requests of 8 KiB, cut into pieces of 512 B or 256 B)")
     time_only("latent scan from HBM", *scan_case(0), h200)
     time_only(f"latent scan over {PCIE.name}", *scan_case(1), h200)

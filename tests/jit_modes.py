@@ -9,8 +9,8 @@ import sys
 from random import Random
 
 import numpy as np
-
 from engine_cases import ONE_TIER, columns, drawn_case, flat_region, kernel, placed, run_both
+
 from memsim import fast
 from memsim.fast import pack_hardware, replay_segment
 from memsim.program import build_program

@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-
 from engine_cases import TWO_TIERS, MemoryTrace, flat_region, kernel, one_kernel, placed
+
 from memsim.bound import Bound, find_bounds
 from memsim.system import System
 from memsim.trace import Access

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import re
 import subprocess
@@ -16,6 +17,7 @@ from memsim import cli, progress, simulate, trace_read
 from memsim.errors import DoesNotFit, MemsimError
 
 ROOT = Path(__file__).parent.parent
+REPLAY = simulate.replay
 
 
 @pytest.fixture
@@ -110,7 +112,8 @@ def test_recording_without_torch_says_what_to_install(capsys, monkeypatch, tmp_p
         (DoesNotFit("kv needs 737 GB, hbm has 141 GB"), "5 kv needs 737 GB, hbm has 141 GB"),
         (MemsimError("an engine stopped"), "1 an engine stopped"),
         (ZeroDivisionError("two\nlines"), "1 ZeroDivisionError: two lines (this is a fault of memsim"),
-        (MemoryError(), "1 MemoryError"),
+        (MemoryError(), "1 out of memory: an allocation failed; use a smaller trace"),
+        (MemoryError("Unable to allocate 16.0 GiB"), "1 out of memory: Unable to allocate 16.0 GiB; use"),
     ],
 )
 def test_every_failure_has_its_exit_code(capsys, monkeypatch, error, expected):
@@ -179,6 +182,14 @@ def test_options_reach_the_replay(replayed, capsys):
     printed = capsys.readouterr()
     assert "kimi-linear, 128K tokens" in printed.out
     assert printed.err == ""
+
+
+def test_the_command_has_the_defaults_of_the_function(replayed, capsys):
+    assert cli.run(["replay", "a.parquet"]) == 0
+    ((_, system, options),) = replayed
+    defaults = {name: it.default for name, it in inspect.signature(REPLAY).parameters.items()}
+    del defaults["trace"], defaults["progress"]
+    assert {**options, "machine": system.name} == {**defaults, "progress": options["progress"]}
 
 
 def test_json_goes_to_stdout_alone(replayed, capsys):

@@ -7,12 +7,19 @@ from random import Random
 
 import numpy as np
 import pytest
+from engine_cases import (
+    TWO_TIERS,
+    MemoryTrace,
+    columns,
+    drawn_case,
+    flat_region,
+    kernel,
+    placed,
+    run_both,
+)  # fmt: skip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_cases import (
-    TWO_TIERS, MemoryTrace, columns, drawn_case, flat_region, kernel, placed, run_both,
-)  # fmt: skip
 from memsim import fast, ledger
 from memsim.tally import Watched
 from memsim.trace import Access
@@ -47,7 +54,9 @@ def layers(count: int, tier_of_last: int = 0) -> MemoryTrace:
     return MemoryTrace(regions, launches)
 
 
-def test_equal_layers_are_replayed_once_and_count_as_often_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_layers_are_replayed_once_and_count_as_often_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     trace = layers(7)
     memory = placed(trace.regions)
     runs = []

@@ -35,7 +35,13 @@ MODULES = sorted(path for path in (ROOT / "memsim").glob("*.py") if path.stem !=
 
 # What needs torch is fetched by these, inside a function that says what is missing.
 MAY_CALL_WORKLOADS = {"recording", "cli_lists"}
-WORKLOADS_MAY_IMPORT = {"memsim.errors", "memsim.trace", "memsim.trace_write", "memsim.units"}
+WORKLOADS_MAY_IMPORT = {
+    "memsim.__version__",
+    "memsim.errors",
+    "memsim.trace",
+    "memsim.trace_write",
+    "memsim.units",
+}
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:

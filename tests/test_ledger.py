@@ -6,9 +6,8 @@ from random import Random
 
 import numpy as np
 import pytest
+from engine_cases import TWO_TIERS, MemoryTrace, columns, drawn_case, flat_region, kernel, placed, run_both
 
-from engine_cases import TWO_TIERS, columns, flat_region, kernel, placed
-from engine_cases import MemoryTrace, drawn_case, run_both
 from memsim import fast, ledger
 from memsim.errors import MemsimError
 from memsim.result import Outcome
@@ -42,7 +41,7 @@ def test_a_sound_outcome_passes(outcome: tuple[Outcome, np.ndarray]) -> None:
         ("moved", (0, 1, 0), 1, "bytes moved summed over kernels"),
         ("moved", (0, 1, 0), -(10**6), "rounding of a region"),
         ("kernel_moved", (0, 3, 0), 64, "bytes over link pcie"),
-        ("end_ps", (0,), -10**9, "bytes moved by tier|kernels that end"),
+        ("end_ps", (0,), -(10**9), "bytes moved by tier|kernels that end"),
         ("latency", (1, 3), 1, "requests completed"),
         ("ready_ps", (0,), 10**12, "kernels that end before they start"),
     ],

@@ -6,11 +6,22 @@ import dataclasses
 
 import numpy as np
 import pytest
-
 from engine_cases import (
-    HBM, HOST, L2, ONE_TIER, PCIE, TWO_TIERS, MemoryTrace, columns, flat_region, kernel, one_kernel, placed,
+    HBM,
+    HOST,
+    L2,
+    ONE_TIER,
+    PCIE,
+    TWO_TIERS,
+    MemoryTrace,
+    columns,
+    flat_region,
+    kernel,
+    one_kernel,
+    placed,
     run_both,
 )  # fmt: skip
+
 from memsim.placement import Piece, Placement, build_memory
 from memsim.result import Outcome
 from memsim.system import System
@@ -203,7 +214,10 @@ def test_launches_cost_their_gap_and_a_step_its_graph() -> None:
     region = flat_region(0, 8, 64)
     access = Access(0, 0, 0, 0, False, 0, 1)
     launches = [
-        (kernel(i, step=i // 2, waits_for=(i - 1,) if i else ()), columns([dataclasses.replace(access, kernel=i)]))
+        (
+            kernel(i, step=i // 2, waits_for=(i - 1,) if i else ()),
+            columns([dataclasses.replace(access, kernel=i)]),
+        )
         for i in range(4)
     ]
     outcome = run_both(MemoryTrace((region,), launches), ONE_TIER, placed([region]), QUANTUM)
@@ -241,7 +255,9 @@ def test_two_tiers_in_proportion_to_their_bandwidths_reach_the_sum() -> None:
 def test_a_wider_machine_is_never_slower_on_a_plain_stream(retire: str) -> None:
     region = flat_region(0, 4000, 512)
     launch: Kernel = kernel(blocks=4, tile_rows=8, tiles_in_flight=4, retire=retire)
-    trace = one_kernel(launch, region, Access(0, 0, 3, 0, False, 0, 4000, spread="even", grain=8, worked=True))
+    trace = one_kernel(
+        launch, region, Access(0, 0, 3, 0, False, 0, 4000, spread="even", grain=8, worked=True)
+    )
     times = []
     for factor in (1, 2, 4):
         tier = dataclasses.replace(HBM, channel_mbps=HBM.channel_mbps * factor)

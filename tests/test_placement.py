@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-
 from engine_cases import HBM, HOST, TWO_TIERS, flat_region, paged_region
+
 from memsim.errors import DoesNotFit, UsageError
 from memsim.placement import Piece, dealt_rows, parse_rules, place_regions
 from memsim.system import System
@@ -74,7 +74,9 @@ def test_used_bytes_count_every_region() -> None:
 def test_what_does_not_fit_is_refused_with_the_shortfall() -> None:
     system = sized(900_000_000, 10**12)
     big = dataclasses.replace(flat_region(0, 1_000_000, 1000), name="layer0.kv")
-    with pytest.raises(DoesNotFit, match=r"tier 'hbm' holds 0.9 GB but 1.0 GB are placed in it: 0.1 GB too many"):
+    with pytest.raises(
+        DoesNotFit, match=r"tier 'hbm' holds 0.9 GB but 1.0 GB are placed in it: 0.1 GB too many"
+    ):
         place_regions([big], [], "refuse", system)
 
 
@@ -89,7 +91,9 @@ def test_overflow_takes_the_rows_from_the_first_that_does_not_fit() -> None:
 
 
 def test_paged_regions_spill_whole_pages() -> None:
-    placement = place_regions([dataclasses.replace(INDEX, id=0)], [], "host", sized(64 * 132 * 2 + 5000, 10**9))
+    placement = place_regions(
+        [dataclasses.replace(INDEX, id=0)], [], "host", sized(64 * 132 * 2 + 5000, 10**9)
+    )
     assert placement.pieces[0][0] == Piece(128, ((0, 1),))
 
 

@@ -7,10 +7,10 @@ from random import Random
 
 import numpy as np
 import pytest
+from engine_cases import columns, drawn_memory, drawn_regions, flat_region, kernel, paged_region, placed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_cases import columns, drawn_memory, drawn_regions, flat_region, kernel, paged_region, placed
 from memsim import rules
 from memsim.placement import Piece, Placement, build_memory
 from memsim.program import build_program
@@ -55,7 +55,9 @@ def test_channels_are_pinned() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 10**5))
-def test_requests_add_up_and_are_cut_at_multiples_of_the_quantum(offset: int, span: int, quantum: int) -> None:
+def test_requests_add_up_and_are_cut_at_multiples_of_the_quantum(
+    offset: int, span: int, quantum: int
+) -> None:
     at, left, sizes = offset, span, []
     while left and len(sizes) < 1000:
         nbytes = rules.request_bytes(at, left, quantum)
@@ -102,7 +104,9 @@ def ops_of(launch: Kernel, region: Region, *accesses: Access) -> Ops:
 
 def test_rows_back_to_back_are_one_span() -> None:
     region = flat_region(0, 100, 1152)
-    assert spans(region, placed([region]), Access(0, 0, 0, 0, False, 3, 10), kernel()) == [(0, 3 * 1152, 11520)]
+    assert spans(region, placed([region]), Access(0, 0, 0, 0, False, 3, 10), kernel()) == [
+        (0, 3 * 1152, 11520)
+    ]
 
 
 def test_gathered_rows_are_spans_of_their_own() -> None:
@@ -126,7 +130,10 @@ def test_padded_pages_are_a_span_each() -> None:
     region = paged_region(0, 3, padding=100)
     access = Access(0, 0, 0, 0, False, 64, 128)
     page = 64 * 132
-    assert spans(region, placed([region]), access, kernel()) == [(0, page + 100, page), (0, 2 * (page + 100), page)]
+    assert spans(region, placed([region]), access, kernel()) == [
+        (0, page + 100, page),
+        (0, 2 * (page + 100), page),
+    ]
 
 
 @given(st.randoms(use_true_random=False))
@@ -171,7 +178,11 @@ def test_only_the_first_reader_of_shared_rows_fetches_them() -> None:
 
 def test_accesses_keep_the_files_order_inside_a_block() -> None:
     region = flat_region(0, 100, 64)
-    accesses = [Access(0, 1, 1, 0, False, 7, 1), Access(0, 0, 1, 0, False, 8, 1, spread="each"), Access(0, 0, 0, 0, False, 9, 1)]
+    accesses = [
+        Access(0, 1, 1, 0, False, 7, 1),
+        Access(0, 0, 1, 0, False, 8, 1, spread="each"),
+        Access(0, 0, 0, 0, False, 9, 1),
+    ]
     table = ops_of(kernel(blocks=2), region, *accesses).table
     assert table[:, rules.FIRST_ROW].tolist() == [8, 9, 7, 8]
 

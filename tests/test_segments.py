@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-
 from engine_cases import columns, kernel
+
 from memsim.segments import split
 
 Waits = Sequence[tuple[int, tuple[int, ...]]]  # of each kernel: stream, kernels it waits for

@@ -291,23 +291,32 @@ KERNEL_FAULTS = [
     (2, {"blocks": -4}, "kernel 0 has blocks = -4; expected at least 1"),
     (2, {"blocks": 2**31}, "kernel 0 has blocks = 2147483648; expected at most 2,147,483,647"),
     (2, {"blocks_per_unit": 0}, "kernel 0 has blocks_per_unit = 0; expected at least 1"),
+    (2, {"blocks_per_unit": 720_721}, "kernel 0 has blocks_per_unit = 720721; expected at most 720,720"),
     (2, {"tile_rows": 0}, "kernel 0 has tile_rows = 0; expected at least 1"),
+    (2, {"tile_rows": HUGE}, f"kernel 0 has tile_rows = {HUGE}; expected at most"),
     (2, {"tile_bytes": 0}, "kernel 0 has tile_bytes = 0; expected at least 1"),
     (2, {"tile_bytes": HUGE}, f"kernel 0 has tile_bytes = {HUGE}; expected at most"),
     (2, {"tiles_in_flight": 0}, "kernel 0 has tiles_in_flight = 0; expected at least 1"),
+    (2, {"tiles_in_flight": 65_537}, "kernel 0 has tiles_in_flight = 65537; expected at most 65,536; check"),
     (2, {"blocks_sharing": 0}, "kernel 0 has blocks_sharing = 0; expected at least 1"),
     (2, {"startup_ps": -1}, "kernel 0 has startup_ps = -1; expected at least 0"),
     (2, {"drain_ps": -1}, "kernel 0 has drain_ps = -1; expected at least 0"),
+    (2, {"startup_ps": 10**15 + 1}, "kernel 0 has startup_ps = 1000000000000001; expected at most"),
     (2, {"drain_ps": HUGE}, f"kernel 0 has drain_ps = {HUGE}; expected at most"),
     (2, {"flops_per_tile": -1}, "kernel 0 has flops_per_tile = -1; expected at least 0"),
+    (
+        2,
+        {"flops_per_tile": 9 * 10**12 + 1, "flops_unit": "fp8"},
+        "kernel 0 has flops_per_tile = 9000000000001; expected at most 9,000,000,000,000; check its unit",
+    ),
     (2, {"flops_per_tile": 7}, "kernel 0 has flops_per_tile = 7, flops_unit none; expected a unit; name it"),
     (2, {"partial_region": -2}, "kernel 0 has partial_region = -2; expected at least -1"),
     (2, {"partial_region": 2}, "kernel 0 has partial_region = 2; expected -1 to 1"),
     (2, {"partial_bytes": -1}, "kernel 0 has partial_bytes = -1; expected at least 0"),
     (2, {"partial_bytes": 8}, "kernel 0 has partial_bytes = 8, no partial_region; expected one"),
-    (5, {"waits_for": [1]}, "kernel 1 waits for kernel 1; expected kernels before it, 0 to 0; drop it"),
-    (5, {"waits_for": [0, 2]}, "kernel 1 waits for kernel 2; expected kernels before it"),
-    (5, {"waits_for": [-1]}, "kernel 1 waits for kernel -1; expected kernels before it"),
+    (5, {"waits_for": [1]}, "kernel 1 waits for kernel 1; expected ids below its own; drop it"),
+    (5, {"waits_for": [0, 2]}, "kernel 1 waits for kernel 2; expected ids below its own"),
+    (5, {"waits_for": [-1]}, "kernel 1 waits for kernel -1; expected ids below its own"),
     (6, {"step": 2}, "kernel 2 is of step 2; expected 0 to 1 (metadata 'steps'); correct one"),
 ]
 
@@ -318,9 +327,13 @@ ACCESS_FAULTS = [
         "access of kernel 1 follows kernel 0; expected it right after the kernel that it names",
     ),
     (7, {"kernel": 0}, "access of kernel 0 follows kernel 2; expected it right after the kernel"),
-    (3, {"region": 2}, "access of kernel 0 names region 2; expected 0 to 1; name a region of this file"),
-    (3, {"region": -1}, "access of kernel 0 names region -1; expected 0 to 1"),
-    (3, {"region": HUGE}, f"access of kernel 0 names region {HUGE}; expected 0 to 1"),
+    (
+        3,
+        {"region": 2},
+        "access of kernel 0 names region 2; expected the id of one of the 2 regions; correct it",
+    ),
+    (3, {"region": -1}, "access of kernel 0 names region -1; expected the id of one"),
+    (3, {"region": HUGE}, f"access of kernel 0 names region {HUGE}; expected the id of"),
     (3, {"first_row": -1}, "access of kernel 0 has first_row = -1; expected at least 0"),
     (3, {"first_row": -HUGE}, f"access of kernel 0 has first_row = -{HUGE}; expected at least 0"),
     (3, {"rows": 0}, "access of kernel 0 has rows = 0; expected at least 1; drop an access of nothing"),
@@ -470,7 +483,9 @@ def test_an_access_without_regions(path):
         rows[4]["partial_region"] = -1
 
     changed(path, edit)
-    assert fault(path).startswith("row 1: access of kernel 0 names region 0; expected 0 to -1")
+    assert fault(path).startswith(
+        "row 1: access of kernel 0 names region 0; expected the id of one of the 0 regions"
+    )
 
 
 def test_all_regions_together_are_too_large(path):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from workload_cases import layer_of, rows_of
 
+import memsim
 from memsim.errors import MissingExtra, OutputError, UsageError
 from memsim.trace_read import open_trace
 from workloads import decode
@@ -135,6 +136,7 @@ def test_metadata_say_what_was_recorded_and_on_what_it_rests(small_models, tmp_p
     }
     assert {key: meta[key] for key in expected} == expected
     assert set(meta["software"]) == {"python", "torch", "memsim"}
+    assert meta["software"]["memsim"] == memsim.__version__
     inputs = {entry["path"]: entry for entry in meta["inputs"]}
     assert len(inputs) == len(meta["inputs"])
     assert inputs["kernel.dsa-topk.passes"]["provenance"] == "assumed"
@@ -147,6 +149,32 @@ def test_progress_counts_layers_of_all_steps(tmp_path):
     seen = []
     record_step("kimi-linear-all-mla", 64, steps=2, out=tmp_path / "a", progress=lambda *at: seen.append(at))
     assert seen == [(done, 54) for done in range(1, 55)]
+
+
+@pytest.fixture
+def two_threads():
+    """Torch with two threads, as a caller may have set it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("device", "inside"), [("cpu", 1), ("meta", 2)])
+def test_the_cpu_computes_in_one_thread_and_the_callers_come_back(
+    small_models, two_threads, tmp_path, device, inside
+):
+    seen = []
+
+    def look(done: int, total: int) -> None:
+        seen.append(torch.get_num_threads())
+        if done == total:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record_step("deepseek-v3.2", 100, device=device, out=tmp_path / "a", progress=look)
+    assert seen == [inside, inside]
+    assert torch.get_num_threads() == 2
 
 
 def test_an_interrupted_recording_leaves_nothing(tmp_path):

@@ -169,7 +169,7 @@ def kernels(draw, number, step, region_count):
         tile_bytes=draw(st.integers(1, 10**16)),
         tiles_in_flight=draw(small),
         retire=draw(st.sampled_from(RETIRE_ORDERS)),
-        flops_per_tile=0 if unit == "none" else draw(st.integers(0, 2**62)),
+        flops_per_tile=0 if unit == "none" else draw(st.integers(0, 9 * 10**12)),
         flops_unit=unit,
         startup_ps=draw(st.integers(0, 10**15)),
         drain_ps=draw(st.integers(0, 10**15)),

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from memsim import __version__
 from memsim.errors import MissingExtra, UsageError
 from memsim.trace_write import TraceWriter
 from workloads import combine, dsa, kda, mla, splits
@@ -115,10 +116,22 @@ def record_step(
     if device != "meta":
         _check_device(job)
     meta = _metadata(job)
-    with TraceWriter(out, meta) as trace:
+    with _one_thread(device), TraceWriter(out, meta) as trace:
         recorder = Recorder(trace, device)
         _run(recorder, job, progress or (lambda done, total: None))
     return meta
+
+
+@contextmanager
+def _one_thread(device: str) -> Iterator[None]:
+    """On the CPU, compute in one thread: blocks are small, and threads that meet after each wait longer."""
+    threads = torch.get_num_threads()
+    if device == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _run(recorder: Recorder, job: Job, progress: Callable[[int, int], None]) -> None:
@@ -269,14 +282,7 @@ def _metadata(job: Job) -> dict[str, Any]:
         "software": {
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "memsim": _memsim_version(),
+            "memsim": __version__,
         },
         "inputs": [fact._asdict() for fact in dict.fromkeys(facts)],
     }
-
-
-def _memsim_version() -> str:
-    try:
-        return version("memsim")
-    except PackageNotFoundError:
-        return "unknown"
