@@ -61,7 +61,8 @@ def run(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         return _failed(_usage(error), error.exit_code, error)
     except MemoryError as error:
-        return _failed(f"out of memory: {error or 'an allocation failed'}; use a smaller trace", 1, error)
+        what = str(error) or "an allocation failed"
+        return _failed(f"out of memory: {what}; use a smaller trace", 1, error)
     except Exception as error:
         hint = "this is a fault of memsim; MEMSIM_TRACEBACK=1 shows where"
         return _failed(f"{type(error).__name__}: {error} ({hint})", 1, error)

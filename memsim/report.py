@@ -118,6 +118,9 @@ def _families(result: Result) -> Table:
             f"{format_time(family.naive_ps)} {family.naive_place}",
             f"{family.time_ps / family.naive_ps:.2f}" if family.naive_ps else "-",
         )
+    launches_ps = result.graph_launch_ps * result.steps
+    share = _share(launches_ps, result.total_ps)
+    table.add_row("graph launch", f"{result.steps:,}", format_time(launches_ps), share, "", "", "")
     return table
 
 

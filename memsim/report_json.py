@@ -36,6 +36,8 @@ def document(result: Result) -> dict[str, Any]:
         "tokens_per_step": result.tokens_per_step,
         "tpot_s": result.tpot_ps / _PS,
         "tokens_per_s_per_user": ratio(_PS, result.tpot_ps),
+        "tokens_per_s_per_gpu": ratio(_PS * result.batch, result.tpot_ps),
+        "graph_launch_s": result.graph_launch_ps / _PS,
         "step_s": [step_ps / _PS for step_ps in result.step_ps],
         "interval": result.interval,
         "provenance": result.provenance,

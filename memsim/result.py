@@ -101,7 +101,7 @@ class PlaceTotals:
 class FamilyTotals:
     """All kernels of one family.
 
-    time_ps       sum of end - ready, launch included
+    time_ps       sum of launch gap + time from start to end; a step's graph launch is counted apart
     bytes_*       unique bytes of regions that each kernel touches, summed over kernels
     naive_ps      sum of launch + t0 + bytes / bandwidth of the slowest place
     naive_place   the tier or link that this bandwidth belongs to
@@ -126,6 +126,7 @@ class Result:
     """A replay with names and sums.
 
     step_ps       time of each step;  tokens_per_step  tokens it emits a sequence
+    graph_launch_ps  what each step pays once, before its first kernel
     bytes_read, bytes_written   by region kind: unique bytes of its regions that a kernel touches
     bytes_issued                by region kind: what blocks asked for, reads and writes
     cache_hit_bytes, rounding_bytes   the two other terms of the ledger:
@@ -143,6 +144,7 @@ class Result:
     steps: int
     tokens_per_step: int
     step_ps: tuple[int, ...]
+    graph_launch_ps: int
     families: tuple[FamilyTotals, ...]
     tiers: tuple[PlaceTotals, ...]
     links: tuple[PlaceTotals, ...]

@@ -105,6 +105,7 @@ def summarize(trace: Watched, system: System, placement: Placement, outcome: Out
         steps=len(set(tally.step)),
         tokens_per_step=int(meta.get("tokens_per_step", 1)),
         step_ps=_step_times_ps(tally, outcome),
+        graph_launch_ps=system.initiator.graph_launch_ps,
         families=tuple(_families(tally, system, outcome)),
         tiers=tuple(_tier_totals(system, placement, outcome)),
         links=tuple(_link_totals(system, outcome)),
@@ -155,6 +156,7 @@ def _families(tally: Tally, system: System, outcome: Outcome) -> list[FamilyTota
     for number, family in enumerate(tally.family):
         kernels[family].append(number)
     naive_ps, naive_places = _naive_times_ps(system, outcome)
+    times_ps = kernel_times_ps(system, outcome)
     names = [tier.name for tier in system.tiers] + [link.name for link in system.links]
     totals = []
     for family, members in kernels.items():
@@ -164,7 +166,7 @@ def _families(tally: Tally, system: System, outcome: Outcome) -> list[FamilyTota
             FamilyTotals(
                 name=family,
                 kernels=len(members),
-                time_ps=int((outcome.end_ps - outcome.ready_ps)[members].sum()),
+                time_ps=int(times_ps[members].sum()),
                 bytes_read=sum(w[READ] for w in ways),
                 bytes_written=sum(w[WRITE] for w in ways),
                 bytes_issued=tally.issued_by_family[family],
@@ -175,8 +177,13 @@ def _families(tally: Tally, system: System, outcome: Outcome) -> list[FamilyTota
     return totals
 
 
+def kernel_times_ps(system: System, outcome: Outcome) -> np.ndarray:
+    """Launch gap and time from start to end of every kernel [ps]; the graph launch of a step is apart."""
+    return outcome.end_ps - outcome.start_ps + system.initiator.launch_gap_ps
+
+
 def _naive_times_ps(system: System, outcome: Outcome) -> tuple[np.ndarray, np.ndarray]:
-    """Launch + t0 + bytes / bandwidth of the slowest place, for each kernel.
+    """Launch gap + t0 + bytes / bandwidth of the slowest place, for each kernel.
 
     t0 is the idle latency of the farthest tier that the kernel uses. Returns the times [ps] and, as
     [kernels, tiers + links], the bytes / bandwidth of every place [ps].
@@ -194,8 +201,7 @@ def _naive_times_ps(system: System, outcome: Outcome) -> tuple[np.ndarray, np.nd
     idle_ps = np.array([idle_latency_ps(system, tier) for tier in range(tiers)], np.int64)
     used = outcome.kernel_moved[:, :tiers].any(axis=2)
     t0_ps = (used * idle_ps).max(axis=1)
-    launch_ps = outcome.start_ps - outcome.ready_ps
-    return launch_ps + t0_ps + places_ps.max(axis=1), places_ps
+    return system.initiator.launch_gap_ps + t0_ps + places_ps.max(axis=1), places_ps
 
 
 def idle_latency_ps(system: System, tier: int) -> int:
@@ -285,10 +291,10 @@ def _with_bounds(
     from memsim.bound import find_bounds
 
     assert result.outcome is not None
-    times_ps = result.outcome.end_ps - result.outcome.ready_ps
+    times_ps = kernel_times_ps(system, result.outcome)
     longest: dict[str, int] = {}
-    for number, family in enumerate(trace.tally.family):
-        if family not in longest or times_ps[number] > times_ps[longest[family]]:
+    for number, family in enumerate(trace.tally.family):  # the last of equals: the first may launch a graph
+        if family not in longest or times_ps[number] >= times_ps[longest[family]]:
             longest[family] = number
     bounds = find_bounds(trace.trace, system, memory, quantum_bytes, longest)
     families = tuple(

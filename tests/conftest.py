@@ -41,6 +41,7 @@ def result() -> Result:
         steps=2,
         tokens_per_step=1,
         step_ps=(1_500_000, 2_500_000),
+        graph_launch_ps=50_000,
         families=(scan, state),
         tiers=(hbm, host),
         links=(pcie,),
