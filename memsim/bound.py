@@ -18,7 +18,7 @@ from memsim.program import Program, build_program
 from memsim.rules import ROW_BYTES, Memory
 from memsim.segments import Segment, split
 from memsim.system import System
-from memsim.trace_read import TraceFile
+from memsim.trace import Trace
 
 TENFOLD = 10
 
@@ -41,7 +41,7 @@ class Variant:
 
 
 def find_bounds(
-    trace: TraceFile, system: System, memory: Memory, quantum_bytes: int, longest: Mapping[str, int]
+    trace: Trace, system: System, memory: Memory, quantum_bytes: int, longest: Mapping[str, int]
 ) -> dict[str, Bound]:
     """Bound of each family. longest: family -> id of its longest kernel."""
     family_of = {kernel: family for family, kernel in longest.items()}
@@ -80,8 +80,9 @@ def _bounds_of_segment(
 
 def _kernel_times_ps(variant: Variant, memory: Memory, quantum_bytes: int) -> np.ndarray:
     hardware = pack_hardware(variant.system, quantum_bytes)
-    counts = replay_segment(hardware, variant.program, memory, variant.system)
-    return counts.kernels[:, END_PS] - counts.kernels[:, READY_PS]
+    times = replay_segment(hardware, variant.program, memory, variant.system).kernels
+    took_ps: np.ndarray = times[:, END_PS] - times[:, READY_PS]
+    return took_ps
 
 
 def variants(system: System, program: Program, serial: np.ndarray) -> Iterator[Variant]:

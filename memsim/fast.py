@@ -17,16 +17,18 @@ import numpy as np
 from memsim import fast_loop
 from memsim.errors import MemsimError
 from memsim.fast_state import (  # fmt: skip
-    CHANNELS, DIGEST, END_PS, ISSUED, MBPS, MOVED, QUANTUM_BYTES, READY_PS, REQUESTS, START_PS, Counts, Hardware, Work,
-    fresh_state,
+    CHANNELS, DIGEST, END_PS, ISSUED, MBPS, MOVED, QUANTUM_BYTES, READY_PS, REQUESTS, START_PS, Counts,
+    Hardware, Work, fresh_state,
 )
 from memsim.jit import is_compiled, mark_compiled
 from memsim.program import UNIT_SHARES, Program, build_program
 from memsim.result import LATENCY_BUCKETS, Outcome, empty_outcome
-from memsim.rules import GATHER_AT, PIECE_AT, REGION, ROW_BYTES, ROWS, SHARE_AT, STRIDE, TILE_ROWS, Memory
+from memsim.rules import (  # fmt: skip
+    GATHER_AT, PIECE_AT, REGION, ROW_BYTES, ROWS, SHARE_AT, STRIDE, TILE_ROWS, Memory,
+)
 from memsim.segments import split
 from memsim.system import System
-from memsim.trace_read import TraceFile
+from memsim.trace import Trace
 
 _MEMO_SEGMENTS = 256  # outcomes kept for reuse; layers of a step repeat within a few dozen segments
 _FIRST_REQUESTS = 4096  # table of requests in flight, doubled when it is too small
@@ -36,7 +38,7 @@ Memo = OrderedDict[bytes, Counts]
 
 
 def run(
-    trace: TraceFile,
+    trace: Trace,
     system: System,
     memory: Memory,
     quantum_bytes: int,
@@ -44,7 +46,7 @@ def run(
 ) -> Outcome:
     """Replay a trace. progress(kernels ended, kernels) is called as they end."""
     if not is_compiled():
-        print("memsim: compiling the engine, once after an install (about 15 s) ...", file=sys.stderr, flush=True)
+        print("memsim: compiling the engine, once after an install (about 10 s) ...", file=sys.stderr)
     hardware = pack_hardware(system, quantum_bytes)
     total = empty_outcome(trace.kernel_count, len(trace.regions), len(system.tiers), len(system.links))
     memo: Memo = OrderedDict()
@@ -108,7 +110,7 @@ def localize(program: Program, memory: Memory) -> tuple[np.ndarray, Program, Mem
 
 def _with_offsets(rows: np.ndarray, column: int, offsets: np.ndarray) -> np.ndarray:
     """Rows of a table with new offsets in a column, and the row that ends it."""
-    table = np.vstack([rows, np.zeros_like(rows[:1]) if len(rows) else np.zeros((1, rows.shape[1]), np.int64)])
+    table = np.vstack([rows, np.zeros((1, rows.shape[1]), np.int64)])
     table[:, column] = offsets
     return table
 
@@ -134,9 +136,11 @@ def replay_segment(hardware: Hardware, program: Program, memory: Memory, system:
         if status == fast_loop.DONE:
             return counts
         if status == fast_loop.STUCK:
-            raise MemsimError("the replay ran out of events before its kernels ended; this is a fault of memsim")
+            raise MemsimError("the replay ran out of events before its kernels ended: a fault of memsim")
         requests *= 2
-    raise MemsimError(f"more than {_MOST_REQUESTS} requests in flight; raise --quantum or lower tiles_in_flight")
+    raise MemsimError(
+        f"more than {_MOST_REQUESTS} requests in flight; raise --quantum or record fewer tiles in flight"
+    )
 
 
 def empty_counts(kernels: int, regions: int, system: System) -> Counts:

@@ -1,4 +1,4 @@
-"""What the fast engine keeps in hand while it replays a segment: tables of int64, and event heaps.
+"""What the fast engine keeps in hand while it replays a segment: tables of int64, named.
 
 A *slot* is a block that lives on a unit, a *tile* one of a slot's outstanding tiles (slot x most +
 place), a *request* one in flight. A *server* is a channel, the cache, a link direction or a unit's
@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsim.jit import inner
 from memsim.rules import Ops
 
 NONE = -1
@@ -161,142 +160,3 @@ def fresh_state(
         np.full(units, UNIT_SHARES, np.int64),
         np.array([slots, requests, 0, 0, 0, most, 0, 0, 0, shift, 0], np.int64),
     )
-
-
-@inner
-def before(heap, i, j):
-    """1 if entry i of a heap comes before entry j: by time, then by (major, minor); else 0."""
-    if heap[i, TIME_PS] == heap[j, TIME_PS]:
-        if heap[i, MAJOR] == heap[j, MAJOR]:
-            return int(heap[i, MINOR] < heap[j, MINOR])
-        return int(heap[i, MAJOR] < heap[j, MAJOR])
-    return int(heap[i, TIME_PS] < heap[j, TIME_PS])
-
-
-@inner
-def copy_entry(heap, i, j):
-    """Copy entry j of a heap to place i."""
-    heap[i, TIME_PS] = heap[j, TIME_PS]
-    heap[i, MAJOR] = heap[j, MAJOR]
-    heap[i, MINOR] = heap[j, MINOR]
-    heap[i, ITEM] = heap[j, ITEM]
-
-
-@inner
-def sift_up(heap, i, hole):
-    """Put the entry kept at place `hole` where it belongs on the way from place i to the top."""
-    while i > 0:
-        parent = (i - 1) >> 1
-        if not before(heap, hole, parent):
-            break
-        copy_entry(heap, i, parent)
-        i = parent
-    copy_entry(heap, i, hole)
-
-
-@inner
-def push(heap, size, time_ps, major, minor, item):
-    """Add an event to a binary heap of `size` entries; one place more must be free behind it."""
-    heap[size + 1, TIME_PS] = time_ps
-    heap[size + 1, MAJOR] = major
-    heap[size + 1, MINOR] = minor
-    heap[size + 1, ITEM] = item
-    sift_up(heap, size, size + 1)
-
-
-@inner
-def pop(heap, size):
-    """Take the first event off a heap of `size` entries; returns its item.
-
-    The hole goes down to a leaf along the earlier children, then the last entry comes up from there:
-    it belongs near the bottom, so this compares half as often as sifting it down.
-    """
-    first = heap[0, ITEM]
-    last = size - 1
-    i = 0
-    child = 1
-    while child + 1 < last:
-        child += before(heap, child + 1, child)
-        copy_entry(heap, i, child)
-        i = child
-        child = 2 * i + 1
-    if child < last:
-        copy_entry(heap, i, child)
-        i = child
-    sift_up(heap, i, last)
-    return first
-
-
-@inner
-def is_earlier(st, i, j):
-    """Whether request i is complete before request j: by time, then by (block, number)."""
-    if st.spokes[i, DONE_PS] != st.spokes[j, DONE_PS]:
-        return st.spokes[i, DONE_PS] < st.spokes[j, DONE_PS]
-    if st.requests[i, R_BLOCK] != st.requests[j, R_BLOCK]:
-        return st.requests[i, R_BLOCK] < st.requests[j, R_BLOCK]
-    return st.requests[i, R_NUMBER] < st.requests[j, R_NUMBER]
-
-
-@inner
-def wheel_add(st, request):
-    """Put a request on the wheel by its DONE_PS; False if that is too far from the others.
-
-    The wheel holds completions that are near in time, in BUCKETS buckets of equal width, each a list in
-    order. New ones mostly belong at the end of their list, which makes it quicker than a heap.
-    """
-    bucket = st.spokes[request, DONE_PS] >> st.sizes[SHIFT]
-    if st.sizes[ON_WHEEL] == 0:
-        st.sizes[BUCKET] = bucket
-        st.sizes[LAST_BUCKET] = bucket
-    first = min(bucket, st.sizes[BUCKET])
-    last = max(bucket, st.sizes[LAST_BUCKET])
-    if last - first >= BUCKETS:
-        return False
-    st.sizes[BUCKET] = first
-    st.sizes[LAST_BUCKET] = last
-    st.sizes[ON_WHEEL] += 1
-    link_in(st, bucket & BUCKETS - 1, request)
-    return True
-
-
-@inner
-def link_in(st, place, request):
-    """Put a request where it belongs in the list of a bucket, looking from the end."""
-    earlier = st.wheel[place, LAST]
-    later = NONE
-    while earlier != NONE and is_earlier(st, request, earlier):
-        later = earlier
-        earlier = st.spokes[earlier, EARLIER]
-    st.spokes[request, EARLIER] = earlier
-    st.spokes[request, LATER] = later
-    if earlier == NONE:
-        st.wheel[place, FIRST] = request
-    else:
-        st.spokes[earlier, LATER] = request
-    if later == NONE:
-        st.wheel[place, LAST] = request
-    else:
-        st.spokes[later, EARLIER] = request
-
-
-@inner
-def wheel_first(st):
-    """The earliest request on the wheel, which must not be empty."""
-    bucket = st.sizes[BUCKET]
-    while st.wheel[bucket & BUCKETS - 1, FIRST] == NONE:
-        bucket += 1
-    st.sizes[BUCKET] = bucket
-    return st.wheel[bucket & BUCKETS - 1, FIRST]
-
-
-@inner
-def wheel_take(st, request):
-    """Take the earliest request off the wheel."""
-    place = st.sizes[BUCKET] & BUCKETS - 1
-    later = st.spokes[request, LATER]
-    st.wheel[place, FIRST] = later
-    if later == NONE:
-        st.wheel[place, LAST] = NONE
-    else:
-        st.spokes[later, EARLIER] = NONE
-    st.sizes[ON_WHEEL] -= 1

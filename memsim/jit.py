@@ -12,16 +12,18 @@ import os
 import platform
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numba
 
-COMPILED_SOURCES = ("rules.py", "fast_loop.py", "fast_state.py")
+COMPILED_SOURCES = ("rules.py", "fast_*.py")
 _MARK = "compiled"
 
 
 def _digest() -> str:
     here = Path(__file__).parent
-    text = b"".join((here / name).read_bytes() for name in COMPILED_SOURCES)
+    sources = sorted(path for pattern in COMPILED_SOURCES for path in here.glob(pattern))
+    text = b"".join(path.read_bytes() for path in sources)
     versions = f"{numba.__version__} {platform.python_version()} {platform.machine()}"
     return hashlib.sha256(text + versions.encode()).hexdigest()[:16]
 
@@ -54,11 +56,15 @@ def _cache_folder() -> Path:
 CACHE_FOLDER = _cache_folder()
 numba.config.CACHE_DIR = str(CACHE_FOLDER)  # type: ignore[attr-defined]
 
+# No reference counts (the arrays outlive the call, and counting costs more than the work), no check for a
+# division by zero (rates are positive).
+_OPTIONS: Any = {"nogil": True, "_nrt": False, "error_model": "numpy"}
 # For functions that Python calls.
-jit = numba.njit(cache=True, nogil=True, _nrt=False, error_model="numpy")
+jit = numba.njit(cache=True, **_OPTIONS)
+_INNER: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
 # For functions that only compiled code calls: no wrapper for Python to compile, nothing of its own to
-# cache (the caller's cache entry holds it). It halves the time of the first run.
-inner = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, _nrt=False, error_model="numpy")
+# cache (the caller's cache entry holds it), and inlined: a call would pass all tables by value.
+inner = numba.njit(**_OPTIONS, **_INNER)
 
 
 def is_compiled() -> bool:

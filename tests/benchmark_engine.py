@@ -7,6 +7,7 @@ the best of several; on a shared machine only ratios count.
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import shutil
 import subprocess
@@ -17,17 +18,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-
 from engine_cases import (
-    HBM, PCIE, TWO_TIERS, MemoryTrace, flat_region, kernel, one_kernel, placed,
+    HBM,
+    PCIE,
+    TWO_TIERS,
+    MemoryTrace,
+    flat_region,
+    kernel,
+    one_kernel,
+    placed,
 )  # fmt: skip
+
 from memsim import fast, reference
 from memsim.result import Outcome
 from memsim.rules import Memory
 from memsim.system import System
 from memsim.trace import Access
-
-import dataclasses
 
 SOURCE = Path(__file__).with_name("benchmark_engine.cpp")
 WINDOW, ROWS, REPEATS = 512, 1 << 21, 5
@@ -113,7 +119,8 @@ def main() -> None:
     print(f"rates in million requests a second; one initiator, one tier, {WINDOW} requests outstanding\n")
     print(f"{'case':34} {'fast':>8} {'C++':>8} {'fast/C++':>9} {'reference':>10} {'fast/ref':>9}")
     gpu = dataclasses.replace(TWO_TIERS.initiator, units=132)
-    h200 = dataclasses.replace(MACHINE, initiator=gpu, tiers=(dataclasses.replace(HBM, channels=96), MACHINE.tiers[1]))
+    tiers = (dataclasses.replace(HBM, channels=96), MACHINE.tiers[1])
+    h200 = dataclasses.replace(MACHINE, initiator=gpu, tiers=tiers)
     with tempfile.TemporaryDirectory() as folder:
         program = compiled(folder)
         for tile_rows in (64, 1):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from engine_cases import HBM, TWO_TIERS, flat_region, kernel
+
 from memsim.errors import DoesNotFit, TraceError, UsageError
 from memsim.result import Result
 from memsim.simulate import percentiles_ps, replay
@@ -28,7 +28,9 @@ def launches(step: int) -> list[tuple[Kernel, Access]]:
             number, family="mla", layer=layer, step=step, waits_for=(number - 1,) if number else (), blocks=4,
             tile_rows=64, tile_bytes=64 * 1152, tiles_in_flight=2, retire="in_order",
         )  # fmt: skip
-        found.append((scan, Access(number, 0, 3, layer, False, 0, ROWS, spread="even", grain=64, worked=True)))
+        found.append(
+            (scan, Access(number, 0, 3, layer, False, 0, ROWS, spread="even", grain=64, worked=True))
+        )
     return found
 
 
@@ -115,11 +117,11 @@ def test_overflow_spills_and_refusal_names_the_shortfall(trace: Path, system: Sy
     assert [tier.used_bytes for tier in spilled.tiers] == [ROWS * 1152, (LAYERS - 1) * ROWS * 1152]
 
 
-def test_progress_counts_kernels_to_the_end(trace: Path, system: System) -> None:
-    for engine in ("fast", "reference"):
-        seen: list[tuple[int, int]] = []
-        replay(trace, system, engine=engine, bound=False, progress=lambda *a: seen.append(a))
-        assert seen == [(i, 2 * LAYERS) for i in range(1, 2 * LAYERS + 1)]
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_progress_counts_kernels_to_the_end(trace: Path, system: System, engine: str) -> None:
+    seen: list[tuple[int, int]] = []
+    replay(trace, system, engine=engine, bound=False, progress=lambda *a: seen.append(a))
+    assert seen == [(i, 2 * LAYERS) for i in range(1, 2 * LAYERS + 1)]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,9 @@ def test_progress_counts_kernels_to_the_end(trace: Path, system: System) -> None
         ({"overflow": "hots"}, "did you mean 'host'"),
     ],
 )
-def test_wrong_options_are_refused(trace: Path, system: System, options: dict[str, object], message: str) -> None:
+def test_wrong_options_are_refused(
+    trace: Path, system: System, options: dict[str, object], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         replay(trace, system, **options)  # type: ignore[arg-type]
 

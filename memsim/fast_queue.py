@@ -1,0 +1,214 @@
+"""What happens when: heaps of events, and a wheel for the completions of requests.
+
+An event is (time, major, minor, item); the five heaps are the phases of an instant. Completions are by
+far the most numerous and near in time, so they go on a wheel of buckets, and to a heap only when they
+are too far from the others.
+"""
+
+from __future__ import annotations
+
+from memsim.fast_state import (  # fmt: skip
+    BUCKET, BUCKETS, COMPLETE, DONE_PS, EARLIER, FIRST, HEAPS, IN_HEAPS, ITEM, LAST, LAST_BUCKET, LATER,
+    MAJOR, MINOR, NONE, ON_WHEEL, R_BLOCK, R_NUMBER, SHIFT, TIME_PS,
+)
+from memsim.jit import inner
+
+NEVER_PS = 1 << 62
+
+
+@inner
+def before(heap, i, j):
+    """1 if entry i of a heap comes before entry j: by time, then by (major, minor); else 0."""
+    if heap[i, TIME_PS] == heap[j, TIME_PS]:
+        if heap[i, MAJOR] == heap[j, MAJOR]:
+            return int(heap[i, MINOR] < heap[j, MINOR])
+        return int(heap[i, MAJOR] < heap[j, MAJOR])
+    return int(heap[i, TIME_PS] < heap[j, TIME_PS])
+
+
+@inner
+def copy_entry(heap, i, j):
+    """Copy entry j of a heap to place i."""
+    heap[i, TIME_PS] = heap[j, TIME_PS]
+    heap[i, MAJOR] = heap[j, MAJOR]
+    heap[i, MINOR] = heap[j, MINOR]
+    heap[i, ITEM] = heap[j, ITEM]
+
+
+@inner
+def sift_up(heap, i, hole):
+    """Put the entry kept at place `hole` where it belongs on the way from place i to the top."""
+    while i > 0:
+        parent = (i - 1) >> 1
+        if not before(heap, hole, parent):
+            break
+        copy_entry(heap, i, parent)
+        i = parent
+    copy_entry(heap, i, hole)
+
+
+@inner
+def push(heap, size, time_ps, major, minor, item):
+    """Add an event to a binary heap of `size` entries; one place more must be free behind it."""
+    heap[size + 1, TIME_PS] = time_ps
+    heap[size + 1, MAJOR] = major
+    heap[size + 1, MINOR] = minor
+    heap[size + 1, ITEM] = item
+    sift_up(heap, size, size + 1)
+
+
+@inner
+def pop(heap, size):
+    """Take the first event off a heap of `size` entries; returns its item.
+
+    The hole goes down to a leaf along the earlier children, then the last entry comes up from there:
+    it belongs near the bottom, so this compares half as often as sifting it down.
+    """
+    first = heap[0, ITEM]
+    last = size - 1
+    i = 0
+    child = 1
+    while child + 1 < last:
+        child += before(heap, child + 1, child)
+        copy_entry(heap, i, child)
+        i = child
+        child = 2 * i + 1
+    if child < last:
+        copy_entry(heap, i, child)
+        i = child
+    sift_up(heap, i, last)
+    return first
+
+
+@inner
+def is_earlier(st, i, j):
+    """Whether request i is complete before request j: by time, then by (block, number)."""
+    if st.spokes[i, DONE_PS] != st.spokes[j, DONE_PS]:
+        return st.spokes[i, DONE_PS] < st.spokes[j, DONE_PS]
+    if st.requests[i, R_BLOCK] != st.requests[j, R_BLOCK]:
+        return st.requests[i, R_BLOCK] < st.requests[j, R_BLOCK]
+    return st.requests[i, R_NUMBER] < st.requests[j, R_NUMBER]
+
+
+@inner
+def wheel_add(st, request):
+    """Put a request on the wheel by its DONE_PS; False if that is too far from the others.
+
+    The wheel holds completions that are near in time, in BUCKETS buckets of equal width, each a list in
+    order. New ones mostly belong at the end of their list, which makes it quicker than a heap.
+    """
+    bucket = st.spokes[request, DONE_PS] >> st.sizes[SHIFT]
+    if st.sizes[ON_WHEEL] == 0:
+        st.sizes[BUCKET] = bucket
+        st.sizes[LAST_BUCKET] = bucket
+    first = min(bucket, st.sizes[BUCKET])
+    last = max(bucket, st.sizes[LAST_BUCKET])
+    if last - first >= BUCKETS:
+        return False
+    st.sizes[BUCKET] = first
+    st.sizes[LAST_BUCKET] = last
+    st.sizes[ON_WHEEL] += 1
+    link_in(st, bucket & BUCKETS - 1, request)
+    return True
+
+
+@inner
+def link_in(st, place, request):
+    """Put a request where it belongs in the list of a bucket, looking from the end."""
+    earlier = st.wheel[place, LAST]
+    later = NONE
+    while earlier != NONE and is_earlier(st, request, earlier):
+        later = earlier
+        earlier = st.spokes[earlier, EARLIER]
+    st.spokes[request, EARLIER] = earlier
+    st.spokes[request, LATER] = later
+    if earlier == NONE:
+        st.wheel[place, FIRST] = request
+    else:
+        st.spokes[earlier, LATER] = request
+    if later == NONE:
+        st.wheel[place, LAST] = request
+    else:
+        st.spokes[later, EARLIER] = request
+
+
+@inner
+def wheel_first(st):
+    """The earliest request on the wheel, which must not be empty."""
+    bucket = st.sizes[BUCKET]
+    while st.wheel[bucket & BUCKETS - 1, FIRST] == NONE:
+        bucket += 1
+    st.sizes[BUCKET] = bucket
+    return st.wheel[bucket & BUCKETS - 1, FIRST]
+
+
+@inner
+def wheel_take(st, request):
+    """Take the earliest request off the wheel."""
+    place = st.sizes[BUCKET] & BUCKETS - 1
+    later = st.spokes[request, LATER]
+    st.wheel[place, FIRST] = later
+    if later == NONE:
+        st.wheel[place, LAST] = NONE
+    else:
+        st.spokes[later, EARLIER] = NONE
+    st.sizes[ON_WHEEL] -= 1
+
+
+@inner
+def post(st, heap, time_ps, major, minor, item):
+    """Schedule an event."""
+    push(st.heap[heap], st.heap_size[heap], time_ps, major, minor, item)
+    st.heap_size[heap] += 1
+    st.sizes[IN_HEAPS] += 1
+
+
+@inner
+def post_request(st, heap, time_ps, request):
+    """Schedule an event of a request."""
+    post(st, heap, time_ps, st.requests[request, R_BLOCK], st.requests[request, R_NUMBER], request)
+
+
+@inner
+def take(st, heap):
+    """Take the first event of a heap; returns its item."""
+    item = pop(st.heap[heap], st.heap_size[heap])
+    st.heap_size[heap] -= 1
+    st.sizes[IN_HEAPS] -= 1
+    return item
+
+
+@inner
+def is_due(st, heap, now_ps):
+    """Whether the first event of a heap is due."""
+    return st.heap_size[heap] > 0 and st.heap[heap, 0, TIME_PS] == now_ps
+
+
+@inner
+def next_event_ps(st):
+    """Time of the next event, NEVER_PS if there is none."""
+    now_ps = NEVER_PS
+    if st.sizes[ON_WHEEL] > 0:
+        now_ps = st.spokes[wheel_first(st), DONE_PS]
+    if st.sizes[IN_HEAPS] > 0:
+        for heap in range(HEAPS):
+            if st.heap_size[heap] > 0:
+                now_ps = min(now_ps, st.heap[heap, 0, TIME_PS])
+    return now_ps
+
+
+@inner
+def next_complete(st, now_ps):
+    """Take the next request that is complete now, off the wheel or the heap; NONE if there is none."""
+    request = NONE
+    if st.sizes[ON_WHEEL] > 0:
+        request = wheel_first(st)
+        if st.spokes[request, DONE_PS] != now_ps:
+            request = NONE
+    if is_due(st, COMPLETE, now_ps):
+        other = st.heap[COMPLETE, 0, ITEM]
+        if request == NONE or is_earlier(st, other, request):
+            return take(st, COMPLETE)
+    if request != NONE:
+        wheel_take(st, request)
+    return request

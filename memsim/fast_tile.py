@@ -1,0 +1,228 @@
+"""How a block asks for its tiles, and what becomes of a tile: requests, arrival, arithmetic, its end."""
+
+from __future__ import annotations
+
+from memsim.fast_pool import acquire, demand, release
+from memsim.fast_queue import post, post_request
+from memsim.fast_route import book, move, moved_bytes
+from memsim.fast_state import (  # fmt: skip
+    BLOCK, BLOCK_END, DRAIN_PS, FLOPS, FREE_REQUESTS, FREE_TILES, IN_FLIGHT, IN_ORDER, ISSUE, ISSUED,
+    KERNEL, MFLOPS, MOST_TILES, MOVED, NONE, ON_UNIT, OP, OP_ROW, OUTSTANDING, QUANTUM_BYTES, REQUEST,
+    REQUESTS, ROUTE_AT, ROUTE_PS, ROW, ROW_END, RUNNING, R_BLOCK, R_BYTES, R_FREE, R_HOP, R_ISSUE_PS,
+    R_MOVED, R_NUMBER, R_OFFSET, R_SLOT, R_TIER, R_TILE, R_WRITE, SECOND, SPAN_LEFT, SPAN_OFFSET,
+    SPAN_TIER, STAGE, TIERS, TILE, TILES, TILE_FLOPS, TILE_FREE, TILE_LEFT, TILE_NUMBER, TO_WORK, UNITS,
+    UNIT_BYTES, WAITS, WAITS_FOR_TILE, WORKED, WORKED_PS,
+)
+from memsim.jit import inner
+from memsim.rules import (  # fmt: skip
+    IS_DEPENDENT, IS_HIT, IS_WORKED, IS_WRITE, REGION, ROWS, TILE_ROWS, next_span, request_bytes,
+    service_ps,
+)
+
+
+@inner
+def may_open_tile(prog, st, slot):
+    """Whether a slot may ask for its next tile now."""
+    sl = st.slots
+    op = sl[slot, OP]
+    if prog.ops.table[op, IS_DEPENDENT] and sl[slot, OP_ROW] == 0 and sl[slot, OUTSTANDING] > 0:
+        return False
+    return sl[slot, OUTSTANDING] < prog.kernels[sl[slot, KERNEL], IN_FLIGHT]
+
+
+@inner
+def open_tile(prog, st, slot):
+    """Begin the slot's next tile."""
+    sl = st.slots
+    kernel = sl[slot, KERNEL]
+    op = sl[slot, OP]
+    number = sl[slot, TILES]
+    most = st.sizes[MOST_TILES]
+    if prog.kernels[kernel, IN_ORDER]:
+        tile = slot * most + number % most
+    else:
+        sl[slot, FREE_TILES] -= 1
+        tile = slot * most + st.tiles[slot * most + sl[slot, FREE_TILES], TILE_FREE]
+    st.tiles[tile, TILE_LEFT] = 1
+    st.tiles[tile, TILE_NUMBER] = number
+    st.tiles[tile, TILE_FLOPS] = prog.kernels[kernel, FLOPS] if prog.ops.table[op, IS_WORKED] else 0
+    sl[slot, TILE] = tile
+    sl[slot, TILES] += 1
+    sl[slot, OUTSTANDING] += 1
+    sl[slot, ROW] = sl[slot, OP_ROW]
+    sl[slot, ROW_END] = min(sl[slot, OP_ROW] + prog.ops.table[op, TILE_ROWS], prog.ops.table[op, ROWS])
+    sl[slot, OP_ROW] = sl[slot, ROW_END]
+
+
+@inner
+def close_tile(prog, st, slot):
+    """End the asking for a tile: all its requests are issued (the last one is still out)."""
+    sl = st.slots
+    st.tiles[sl[slot, TILE], TILE_LEFT] -= 1
+    sl[slot, TILE] = NONE
+    if sl[slot, OP_ROW] == prog.ops.table[sl[slot, OP], ROWS]:
+        sl[slot, OP] += 1
+        sl[slot, OP_ROW] = 0
+
+
+@inner
+def find_span(hw, prog, memory, st, slot):
+    """Fetch the open tile's next span into the slot's cursor."""
+    sl = st.slots
+    op = sl[slot, OP]
+    tier, offset, nbytes, row, second = next_span(
+        prog.ops, memory, op, sl[slot, ROW], sl[slot, ROW_END], sl[slot, SECOND]
+    )
+    sl[slot, SPAN_TIER] = hw.sizes[TIERS] - 1 if prog.ops.table[op, IS_HIT] else tier
+    sl[slot, SPAN_OFFSET] = offset
+    sl[slot, SPAN_LEFT] = nbytes
+    sl[slot, ROW] = row
+    sl[slot, SECOND] = second
+
+
+@inner
+def issue(hw, prog, memory, st, out, slot, now_ps):
+    """Let a block ask for all that it may ask for now; False if the request table is full."""
+    sl = st.slots
+    quantum_bytes = hw.sizes[QUANTUM_BYTES]
+    while True:
+        if sl[slot, TILE] == NONE:
+            if has_asked_all(prog, st, slot):
+                return True
+            if not may_open_tile(prog, st, slot):
+                sl[slot, WAITS] = WAITS_FOR_TILE
+                return True
+            open_tile(prog, st, slot)
+        elif sl[slot, SPAN_LEFT] > 0:
+            if st.sizes[FREE_REQUESTS] == 0:
+                return False
+            nbytes = request_bytes(sl[slot, SPAN_OFFSET], sl[slot, SPAN_LEFT], quantum_bytes)
+            if not acquire(hw, st, slot, nbytes, now_ps):
+                return True
+            depart(hw, prog, st, out, slot, nbytes, now_ps)
+        elif sl[slot, ROW] < sl[slot, ROW_END]:
+            find_span(hw, prog, memory, st, slot)
+        else:
+            close_tile(prog, st, slot)
+
+
+@inner
+def depart(hw, prog, st, out, slot, nbytes, now_ps):
+    """Send a slot's next request, all its credits in hand, on its way; count it."""
+    sl = st.slots
+    rq = st.requests
+    st.sizes[FREE_REQUESTS] -= 1
+    request = rq[st.sizes[FREE_REQUESTS], R_FREE]
+    tier = sl[slot, SPAN_TIER]
+    op = sl[slot, OP]
+    write = prog.ops.table[op, IS_WRITE]
+    rq[request, R_SLOT] = slot
+    rq[request, R_BLOCK] = sl[slot, BLOCK]
+    rq[request, R_TILE] = sl[slot, TILE]
+    rq[request, R_TIER] = tier
+    rq[request, R_OFFSET] = sl[slot, SPAN_OFFSET]
+    rq[request, R_BYTES] = nbytes
+    rq[request, R_WRITE] = write
+    rq[request, R_NUMBER] = sl[slot, REQUEST]
+    rq[request, R_HOP] = 0
+    rq[request, R_ISSUE_PS] = now_ps
+    moved = moved_bytes(hw, tier, sl[slot, SPAN_OFFSET], nbytes)
+    rq[request, R_MOVED] = moved
+    st.tiles[sl[slot, TILE], TILE_LEFT] += 1
+    count_request(hw, out, sl[slot, KERNEL], prog.ops.table[op, REGION], tier, write, nbytes, moved)
+    if write or hw.tiers[tier + 1, ROUTE_AT] == hw.tiers[tier, ROUTE_AT]:
+        move(hw, prog, st, out, request, now_ps)
+    else:  # the request of a read: no bytes of its own
+        post_request(st, ISSUE, now_ps + hw.tiers[tier, ROUTE_PS], request)
+    sl[slot, REQUEST] += 1
+    sl[slot, STAGE] = 0
+    sl[slot, SPAN_OFFSET] += nbytes
+    sl[slot, SPAN_LEFT] -= nbytes
+
+
+@inner
+def count_request(hw, out, kernel, region, tier, write, nbytes, moved):
+    """Enter a request in the ledger: issued and moved, by region, tier and link."""
+    out.kernels[kernel, REQUESTS] += 1
+    out.ledger[region, tier, ISSUED + write] += nbytes
+    out.ledger[region, tier, MOVED + write] += moved
+    out.kernel_moved[kernel, tier, write] += moved
+    for i in range(hw.tiers[tier, ROUTE_AT], hw.tiers[tier + 1, ROUTE_AT]):
+        out.kernel_moved[kernel, hw.sizes[TIERS] + hw.route[i], write] += moved
+
+
+@inner
+def complete(hw, prog, st, out, request, now_ps):
+    """A request is complete: return its credits, and see whether its tile has arrived."""
+    rq = st.requests
+    slot = rq[request, R_SLOT]
+    tier = rq[request, R_TIER]
+    release(hw, st, out, st.slots[slot, ON_UNIT], min(rq[request, R_BYTES], hw.sizes[UNIT_BYTES]), now_ps)
+    for i in range(hw.tiers[tier, ROUTE_AT], hw.tiers[tier + 1, ROUTE_AT]):
+        pool = hw.sizes[UNITS] + hw.route[i]
+        release(hw, st, out, pool, demand(hw, tier, rq[request, R_MOVED], 0, pool), now_ps)
+    tile = rq[request, R_TILE]
+    rq[st.sizes[FREE_REQUESTS], R_FREE] = request
+    st.sizes[FREE_REQUESTS] += 1
+    st.tiles[tile, TILE_LEFT] -= 1
+    if st.tiles[tile, TILE_LEFT] == 0:
+        arrive(hw, prog, st, slot, tile, now_ps)
+
+
+@inner
+def arrive(hw, prog, st, slot, tile, now_ps):
+    """A tile has arrived: work it, in order if the kernel says so."""
+    sl = st.slots
+    if not prog.kernels[sl[slot, KERNEL], IN_ORDER]:
+        work(hw, prog, st, slot, tile, now_ps)
+        return
+    most = st.sizes[MOST_TILES]
+    while sl[slot, TO_WORK] < sl[slot, TILES]:
+        tile = slot * most + sl[slot, TO_WORK] % most
+        if st.tiles[tile, TILE_LEFT] > 0:
+            return
+        sl[slot, TO_WORK] += 1
+        work(hw, prog, st, slot, tile, now_ps)
+
+
+@inner
+def work(hw, prog, st, slot, tile, now_ps):
+    """Book a tile's arithmetic; it ends now if it has none and need not wait for the one before."""
+    sl = st.slots
+    kernel = sl[slot, KERNEL]
+    end_ps = now_ps
+    if st.tiles[tile, TILE_FLOPS] > 0:
+        server = len(st.servers) - hw.sizes[UNITS] + sl[slot, ON_UNIT]
+        mflops = prog.kernels[kernel, MFLOPS]
+        end_ps = book(st.servers, server, now_ps, service_ps(st.tiles[tile, TILE_FLOPS], mflops), mflops)
+    if prog.kernels[kernel, IN_ORDER]:
+        end_ps = max(end_ps, sl[slot, WORKED_PS])
+        sl[slot, WORKED_PS] = end_ps
+    if end_ps == now_ps:
+        end_tile(prog, st, slot, tile, now_ps)
+    else:
+        post(st, WORKED, end_ps, sl[slot, BLOCK], st.tiles[tile, TILE_NUMBER], tile)
+
+
+@inner
+def end_tile(prog, st, slot, tile, now_ps):
+    """A tile is no longer outstanding: the block may ask for another, or it is at its end."""
+    sl = st.slots
+    kernel = sl[slot, KERNEL]
+    most = st.sizes[MOST_TILES]
+    if not prog.kernels[kernel, IN_ORDER]:
+        st.tiles[slot * most + sl[slot, FREE_TILES], TILE_FREE] = tile - slot * most
+        sl[slot, FREE_TILES] += 1
+    sl[slot, OUTSTANDING] -= 1
+    if sl[slot, WAITS] == WAITS_FOR_TILE:
+        if may_open_tile(prog, st, slot):
+            sl[slot, WAITS] = RUNNING
+            post(st, ISSUE, now_ps, sl[slot, BLOCK], sl[slot, REQUEST], -1 - slot)
+    elif sl[slot, OUTSTANDING] == 0 and has_asked_all(prog, st, slot):
+        post(st, BLOCK_END, now_ps + prog.kernels[kernel, DRAIN_PS], sl[slot, BLOCK], 0, slot)
+
+
+@inner
+def has_asked_all(prog, st, slot):
+    """Whether a slot's block has issued all its requests."""
+    return st.slots[slot, TILE] == NONE and st.slots[slot, OP] == prog.op_at[st.slots[slot, BLOCK] + 1]
