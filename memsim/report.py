@@ -101,7 +101,8 @@ def _headline(result: Result) -> RenderableType:
     if result.tokens_per_step > 1:
         second.append(f", {format_time(result.tpot_ps)} a token ({result.tokens_per_step} tokens a step)")
     if result.tpot_ps:
-        second.append(f", {1e12 / result.tpot_ps:,.0f} tokens/s a user")
+        rate = 1e12 / result.tpot_ps
+        second.append(f", {rate:,.0f} tokens/s a user" if rate >= 100 else f", {rate:.3g} tokens/s a user")
     second.append(f"; {result.interval}")
     return Group(first, second)
 

@@ -60,6 +60,17 @@ def test_the_expander_lies_behind_the_host():
     assert [link.name for link in system.links] == ["pcie", "cxl-link"]
 
 
+@pytest.mark.parametrize("name", machine_names())
+def test_tags_suffice_for_the_bandwidth_of_every_route(name):
+    """Little's law: what is outstanding covers the way there and back at the narrowest link's rate."""
+    system = build_system(load_machine(name))
+    for tier, route in zip(system.tiers, system.routes, strict=True):
+        links = [system.links[link] for link in route]
+        way_ps = tier.latency_ps + 2 * sum(link.latency_ps for link in links)
+        for link in links:
+            assert link.tags * link.tag_bytes * 10**6 // way_ps > min(each.mbps for each in links)
+
+
 def test_a_route_is_the_one_of_least_latency(tmp_path):
     link = HOST[HOST.index("[link.pcie]") :]
     slow = link.replace("[link.pcie]", "[link.slow]").replace('["gpu", "cpu"]', '["gpu", "box"]')
