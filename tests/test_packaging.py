@@ -79,6 +79,26 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert "http" not in script
 
 
+def test_the_readme_sets_up_the_demo_as_it_sets_up_the_tests():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    setups = [line for line in readme.splitlines() if line.startswith("python3 -m venv")]
+    demo, tests = (line.replace("[kernels,dev]", "[kernels]") for line in setups)
+    assert demo.endswith("/memsim demo")
+    assert demo == tests.replace("/pytest", "/memsim demo")
+
+
+def test_the_changelog_names_the_version():
+    _, changelog = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Changelog\n")
+    assert re.findall(r"^\*\*(.+)\*\*$", changelog, re.MULTILINE)[0] == memsim.__version__
+
+
+def test_the_readme_links_to_pages_that_exist():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#]+)\)", readme)
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= set(targets)
+    assert all((ROOT / target).exists() for target in targets)
+
+
 def test_the_licence_is_the_apache_one_in_full():
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert "Apache License" in text

@@ -191,7 +191,8 @@ def test_ctrl_c_while_writing_leaves_nothing(tmp_path, monkeypatch, where, name)
 @pytest.mark.parametrize("attempt", range(3))
 def test_a_signal_in_mid_write_leaves_nothing(tmp_path, attempt):
     program = f"""
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts without one
 sys.path.insert(0, {os.path.dirname(__file__)!r})
 from test_trace_write import *
 trace_write.ROW_GROUP_ROWS = 10
