@@ -18,7 +18,7 @@ from memsim.program import Program, build_program
 from memsim.rules import ROW_BYTES, Memory
 from memsim.segments import Segment, split
 from memsim.system import System
-from memsim.trace import Trace
+from memsim.trace import Accesses, Kernel, Trace
 
 TENFOLD = 10
 
@@ -62,7 +62,7 @@ def _bounds_of_segment(
         segment.launches, segment.waits, segment.new_step, system.initiator, memory.regions[:, ROW_BYTES]
     )
     _, program, local = localize(program, memory)
-    serial = np.array([kernel.partial_serial for kernel, _ in segment.launches])
+    serial = np.array([reduces_one_by_one(kernel, accesses) for kernel, accesses in segment.launches])
     times_ps = {
         variant.resource: _kernel_times_ps(variant, local, quantum_bytes)
         for variant in (Variant("", system, program), *variants(system, program, serial))
@@ -76,6 +76,12 @@ def _bounds_of_segment(
             resource = "serial chain"
         bounds[family] = Bound(resource if share > 0 else "nothing", max(0.0, share))
     return bounds
+
+
+def reduces_one_by_one(kernel: Kernel, accesses: Accesses) -> bool:
+    """Whether the kernel reads partial results and walks them one after another."""
+    reads = (accesses.region == kernel.partial_region) & ~accesses.write
+    return kernel.partial_serial and bool(reads.any())
 
 
 def _kernel_times_ps(variant: Variant, memory: Memory, quantum_bytes: int) -> np.ndarray:

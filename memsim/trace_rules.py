@@ -21,7 +21,7 @@ from memsim.trace_schema import short
 
 MAX_REGION_BYTES = 10**16
 MAX_TOTAL_BYTES = 10**18  # all regions together: sums of offsets stay inside int64
-MAX_BLOCKS = 2**31 - 1  # the x dimension of a CUDA grid
+MAX_BLOCKS = 2**24  # an engine holds all blocks of a kernel in memory
 MAX_TIME_PS = 10**15  # 1,000 s: longer than any block waits to start
 MAX_TILES_IN_FLIGHT = 65_536
 MAX_BLOCKS_PER_UNIT = 720_720  # a unit is dealt out in as many shares

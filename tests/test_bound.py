@@ -44,7 +44,8 @@ def chase(**changes: object) -> MemoryTrace:
         (scan(4_000, flops_per_tile=10**9, flops_unit="bf16", retire="in_order"), 0, "arithmetic"),
         (scan(64, startup_ps=10**9), 0, "block start-up"),
         (scan(64, blocks=4, startup_ps=10, drain_ps=10**9), 0, "block start-up"),
-        (chase(tiles_in_flight=1, partial_serial=True), 0, "serial chain"),
+        (chase(tiles_in_flight=1, partial_serial=True, partial_region=0), 0, "serial chain"),
+        (chase(tiles_in_flight=2, partial_serial=True, partial_region=1), 0, "bytes in flight"),
         (chase(tiles_in_flight=2), 0, "bytes in flight"),
     ],
 )
