@@ -25,10 +25,11 @@ TENFOLD = 10
 
 @dataclass(frozen=True)
 class Bound:
-    """The resource, and the share of the kernel's time that ten times of it would save."""
+    """The resource, the share of the kernel's time that ten times of it would save, and all shares."""
 
     resource: str
     share: float
+    shares: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,12 @@ def _bounds_of_segment(
     base_ps = times_ps.pop("")
     bounds = {}
     for family, place in places.items():
-        resource = min(times_ps, key=lambda name: times_ps[name][place])
-        share = 1 - float(times_ps[resource][place]) / float(base_ps[place])
-        if resource == "latency" and serial[place]:
-            resource = "serial chain"
-        bounds[family] = Bound(resource if share > 0 else "nothing", max(0.0, share))
+        shares = {name: 1 - float(took[place]) / float(base_ps[place]) for name, took in times_ps.items()}
+        if serial[place]:
+            shares = {"serial chain" if name == "latency" else name: s for name, s in shares.items()}
+        resource = max(shares, key=lambda name: shares[name])
+        share = shares[resource]
+        bounds[family] = Bound(resource if share > 0 else "nothing", max(0.0, share), shares)
     return bounds
 
 

@@ -2,27 +2,33 @@
 
 Data go to stdout, progress and warnings to stderr. Errors end in `run`, the one place that turns them
 into a line and an exit code: 0 done, 1 internal failure, 2 usage or input, 3 a failed check, 5 does not
-fit, 6 a missing package or device, 130 interrupted. Heavy imports stand inside the commands, so that
-`memsim --help` is quick.
+fit, 6 a missing package or device, 130 interrupted, 128 + N ended by signal N. Heavy imports stand inside
+the commands, so that `memsim --help` is quick.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from time import monotonic
+from types import FrameType
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 
 import memsim
 from memsim import cli_lists, cli_trace
-from memsim.errors import MemsimError
+from memsim.errors import MemsimError, OutputError, cut
+from memsim.output import named
 
 INTERRUPTED = 130
+REPEATED_S = 1.0  # `timeout` sends its signal twice: the second must not end the cleaning up
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -34,41 +40,122 @@ app.add_typer(cli_lists.machines, name="machines", short_help="Memories, links, 
 app.add_typer(cli_lists.models, name="models", short_help="Attention stacks, their sources.")
 
 
+class Output(io.TextIOWrapper):
+    """stdout, with OutputError where the system takes no more, and an escape for what it cannot encode."""
+
+    def write(self, text: str, /) -> int:
+        with _worded():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _worded():
+            super().flush()
+
+
+@contextlib.contextmanager
+def _worded() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        found = f"stdout cannot be written: {error.strerror}"
+        raise OutputError(f"{found}; send it to a file or a pipe with room") from None
+
+
+class Ended(BaseException):
+    """The process was asked to end; raised wherever it stands, so that every `with` block cleans up."""
+
+
 def main() -> None:
     """The console script."""
     gc.set_threshold(100_000, 50, 50)  # a command is short: collecting while it imports costs a tenth of it
+    _prepare_streams()
+    _end_on_signals()
     code = run(sys.argv[1:])
     if code == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a library may pass the signal on once more
     sys.exit(code)
 
 
+def _prepare_streams() -> None:
+    """What a stream that the caller closed (`>&-`) would get goes nowhere; failures of stdout are worded."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "w"))
+    old = sys.stdout
+    if isinstance(old, io.TextIOWrapper):
+        encoding, by_line, at_once = old.encoding, old.line_buffering, old.write_through
+        sys.stdout = Output(
+            old.detach(), encoding, "backslashreplace", line_buffering=by_line, write_through=at_once
+        )
+
+
+def _end_on_signals() -> None:
+    """Make SIGTERM and SIGHUP raise `Ended`, where the caller (`nohup`) does not have them ignored."""
+    ended_s = -REPEATED_S
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        nonlocal ended_s
+        now_s = monotonic()
+        if now_s - ended_s >= REPEATED_S:
+            ended_s = now_s
+            raise Ended(number)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # not every system has both
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, end)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; every failure becomes one line on stderr. Returns the exit code."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")  # an ASCII pipe still gets every name
     try:
-        with typer.main.get_command(app).make_context("memsim", list(arguments)) as context:
-            context.command.invoke(context)
-        sys.stdout.flush()
-    except typer.Exit as ended:
-        return ended.exit_code
+        return _invoked(arguments)
     except (KeyboardInterrupt, typer.Abort):
         return _failed("interrupted", INTERRUPTED)
+    except Ended as ended:
+        number = signal.Signals(ended.args[0])
+        return _failed(f"ended by {number.name}", 128 + number)
     except BrokenPipeError:
-        # The reader has seen enough. What is still buffered goes nowhere, or Python complains at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop(sys.stdout)  # the reader has seen enough
+        return 0
     except MemsimError as error:
-        return _failed(str(error), error.exit_code, error)
+        return _failed(_shortened(str(error), arguments), error.exit_code, error)
     except typer.TyperException as error:
-        return _failed(_usage(error), error.exit_code, error)
+        return _failed(_shortened(_usage(error), arguments), error.exit_code, error)
     except MemoryError as error:
         what = str(error) or "an allocation failed"
         return _failed(f"out of memory: {what}; use a smaller trace", 1, error)
     except Exception as error:
         hint = "this is a fault of memsim; MEMSIM_TRACEBACK=1 shows where"
         return _failed(f"{type(error).__name__}: {error} ({hint})", 1, error)
-    return 0
+
+
+def _invoked(arguments: Sequence[str]) -> int:
+    """Run the command and hand all that it printed to the system."""
+    code = 0
+    try:
+        with typer.main.get_command(app).make_context("memsim", list(arguments)) as context:
+            context.command.invoke(context)
+    except typer.Exit as ended:
+        code = ended.exit_code
+    sys.stdout.flush()
+    return code
+
+
+def _drop(stream: TextIO) -> None:
+    """Let what is still buffered for `stream` go nowhere, or Python complains of it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _shortened(message: str, arguments: Sequence[str]) -> str:
+    """`message` with the long words of the command line cut, but for paths."""
+    for argument in arguments:
+        word = argument.partition("=")[2] if argument.startswith("--") else argument
+        if len(cut(word)) < len(word) and "/" not in word:
+            message = message.replace(word, cut(word))
+    return message
 
 
 def _usage(error: typer.TyperException) -> str:
@@ -85,7 +172,14 @@ def _failed(message: str, code: int, error: BaseException | None = None) -> int:
         import traceback
 
         traceback.print_exception(error)
-    print(f"Error: {' '.join(message.split())}", file=sys.stderr)
+    try:
+        sys.stdout.flush()
+    except (OSError, OutputError):
+        _drop(sys.stdout)
+    try:
+        print(f"Error: {' '.join(message.split())}", file=sys.stderr)
+    except OSError:
+        _drop(sys.stderr)  # the code still tells
     return code
 
 
@@ -135,7 +229,9 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Also write result, table and inputs here."),
+        typer.Option(
+            "--output", "-o", parser=named, metavar="DIR", help="Also write result, table and inputs here."
+        ),
     ] = None,
 ) -> None:
     """Print the time and traffic of a trace on a machine."""

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from memsim.output import named
+
 app = typer.Typer(help="Traces: record a model's attention kernels, look into a trace, check it.")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A trace file.")]
@@ -16,8 +18,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 @app.command()
 def record(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A name that 'models list' prints.")],
-    context: Annotated[str, typer.Option(metavar="TOKENS", help="Tokens in the cache: 128K, 1M, 131072.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The trace to write.")],
+    context: Annotated[
+        str, typer.Option(metavar="TOKENS", help="Tokens in the cache: 128K, 1.5K, 1M, 131072 (1K = 1,024).")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", parser=named, metavar="FILE", help="The trace to write.")
+    ],
     batch: Annotated[int, typer.Option(help="Sequences that are decoded together.")] = 1,
     steps: Annotated[int, typer.Option(help="Decode steps, one after another.")] = 1,
     device: Annotated[

@@ -149,7 +149,7 @@ def _proven(proof: dict[str, Any]) -> str:
     read, written = (sum(proof[key].values()) for key in ("bytes_read", "bytes_written"))
     return (
         f"Ran the kernels of {proof['model']} on real tensors at {format_tokens(proof['context_tokens'])} "
-        f"tokens: {read:,} B read, {written:,} B written, as a trace of shapes alone says."
+        f"tokens: {read:,} B read, {written:,} B written, the bytes that a trace recorded without data says."
     )
 
 
@@ -167,8 +167,8 @@ def _cell(cell: Cell) -> Iterator[str]:
 def _legend(cells: list[Cell]) -> Iterator[str]:
     yield (
         "Each cell: time of the attention of all layers for one token of one sequence (weights and experts "
-        "left out), the kernel family that takes most of it and what binds that family, bytes that each tier "
-        "moved."
+        "left out, of time and of capacity), the kernel family that takes most of it and what binds it, "
+        "bytes that each tier moved."
     )
     for cell in cells:
         if cell.shortfall:

@@ -17,6 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_MOST_CHARACTERS = 80  # of a user's word in a message
+_MOST_NAMES = 12
+
 
 class MemsimError(Exception):
     """Base of all errors that are worded for the user."""
@@ -61,9 +64,24 @@ class MissingExtra(MemsimError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: the likely one, else all of them."""
+    """The end of an error about an unknown name: the likely one, else the first dozen of them."""
     names = sorted(known)
-    close = get_close_matches(word, names, n=1, cutoff=0.6)
+    same = [name for name in names if name.casefold() == word.casefold()]
+    close = same or get_close_matches(word[:_MOST_CHARACTERS], names, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
-    return f"choose one of: {', '.join(names)}"
+    more = ", ..." if len(names) > _MOST_NAMES else ""
+    return f"choose one of: {', '.join(names[:_MOST_NAMES])}{more}"
+
+
+def cut(word: str, most: int = _MOST_CHARACTERS) -> str:
+    """`word` as a message shows it: its beginning where it is long."""
+    return word if len(word) <= most else f"{word[: most - 3]}..."
+
+
+def shown(value: object, most: int = _MOST_CHARACTERS) -> str:
+    """Any value as a message shows it: on one line, not too long. Never fails."""
+    try:
+        return cut(repr(value), most)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists in lists
+        return "a value that is too long to show"

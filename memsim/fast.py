@@ -21,6 +21,7 @@ from memsim.fast_state import (  # fmt: skip
     Hardware, Work, fresh_state,
 )
 from memsim.jit import is_compiled, mark_compiled
+from memsim.limits import check_times
 from memsim.program import UNIT_SHARES, Program, build_program
 from memsim.result import LATENCY_BUCKETS, Outcome, empty_outcome
 from memsim.rules import (  # fmt: skip
@@ -55,6 +56,7 @@ def run(
         program = build_program(
             segment.launches, segment.waits, segment.new_step, system.initiator, memory.regions[:, ROW_BYTES]
         )
+        check_times(program, memory, system, quantum_bytes, begin_ps)
         regions, program, local = localize(program, memory)
         counts = _replay_once(hardware, program, local, system, memo)
         add_segment(total, counts, done, regions, begin_ps)
@@ -132,7 +134,9 @@ def replay_segment(hardware: Hardware, program: Program, memory: Memory, system:
     while requests <= _MOST_REQUESTS:
         counts = empty_counts(len(program.launch_ps), len(memory.regions) - 1, system)
         state = fresh_state(hardware, work, slots, most, requests, shift)
-        status = fast_loop.run(hardware, work, memory, state, counts)
+        status = fast_loop.PAUSED
+        while status == fast_loop.PAUSED:  # here Ctrl-C is heard
+            status = fast_loop.run(hardware, work, memory, state, counts)
         if status == fast_loop.DONE:
             return counts
         if status == fast_loop.STUCK:
@@ -162,7 +166,8 @@ def bucket_shift(hardware: Hardware, program: Program, memory: Memory) -> int:
     table, quantum_bytes = program.ops.table, int(hardware.sizes[QUANTUM_BYTES])
     row_bytes = memory.regions[table[:, REGION], ROW_BYTES]
     together = (table[:, GATHER_AT] < 0) & (table[:, STRIDE] == 1)
-    longest = np.minimum(row_bytes * np.where(together, table[:, TILE_ROWS], 1), quantum_bytes)
+    tile_rows = np.where(together, np.minimum(table[:, TILE_ROWS], table[:, ROWS]), 1)
+    longest = np.minimum(row_bytes * tile_rows, quantum_bytes)
     nbytes = (table[:, ROWS] * row_bytes).sum(dtype=np.float64)
     requests = (table[:, ROWS] * row_bytes / longest).sum()
     tiers = hardware.tiers[:-2]

@@ -9,14 +9,15 @@ from __future__ import annotations
 from memsim.fast_queue import NEVER_PS, is_due, next_complete, next_event_ps, post, take
 from memsim.fast_route import move
 from memsim.fast_state import (  # fmt: skip
-    BLOCK, BLOCK_AT, BLOCK_END, DRAIN_PS, END_PS, FIRST_KERNEL, FREE_SLOT, FREE_SLOTS, FREE_TILES,
+    BLOCK, BLOCK_AT, BLOCK_END, DRAIN_PS, END_PS, FIRST_KERNEL, FREE_SLOT, FREE_SLOTS,
     IN_HEAPS, ISSUE, KERNEL, LAUNCH_PS, LEFT, MOST_TILES, NEXT_BLOCK, NEXT_KERNEL, NONE, ON_UNIT, OP,
-    PLACE, READY_PS, SHARES, START, STARTUP_PS, START_PS, TILE, TILE_FREE, WAIT_AT, WORKED,
+    PLACE, READY_PS, SHARES, START, STARTUP_PS, START_PS, TILE, WAIT_AT, WORKED,
 )
 from memsim.fast_tile import complete, end_tile, issue
 from memsim.jit import inner, jit
 
-DONE, MORE_REQUESTS, STUCK = 0, 1, 2
+DONE, PAUSED, MORE_REQUESTS, STUCK = range(4)
+INSTANTS = 1_000_000  # between two pauses: under a second
 
 
 @inner
@@ -103,7 +104,6 @@ def start_block(prog, st, kernel, unit, now_ps):
     sl[slot, BLOCK] = block
     sl[slot, OP] = prog.op_at[block]
     sl[slot, TILE] = NONE
-    reset_tiles(st, slot)
     begin_ps = now_ps + prog.kernels[kernel, STARTUP_PS]
     if prog.op_at[block] == prog.op_at[block + 1]:
         end_ps = max(now_ps + 1, begin_ps + prog.kernels[kernel, DRAIN_PS])
@@ -112,24 +112,17 @@ def start_block(prog, st, kernel, unit, now_ps):
         post(st, ISSUE, begin_ps, block, 0, -1 - slot)
 
 
-@inner
-def reset_tiles(st, slot):
-    """All places for outstanding tiles of a slot are free."""
-    most = st.sizes[MOST_TILES]
-    for i in range(most):
-        st.tiles[slot * most + i, TILE_FREE] = most - 1 - i
-    st.slots[slot, FREE_TILES] = most
-
-
 @jit
 def run(hw, prog, memory, st, out):
     """Replay a segment from time 0 on a fresh state and fill `out`.
 
-    Returns DONE, MORE_REQUESTS (the table is too small: begin again with a larger one and fresh
-    counts) or STUCK (events ran out before the kernels did).
+    Returns DONE, PAUSED (call again with the same arrays: the caller had no say for a while),
+    MORE_REQUESTS (the table is too small: begin again with a larger one and fresh counts) or STUCK
+    (events ran out before the kernels did).
     """
-    make_ready(prog, st, out, 0)
-    while True:
+    if out.kernels[0, READY_PS] == NONE:
+        make_ready(prog, st, out, 0)
+    for _ in range(INSTANTS):
         now_ps = next_event_ps(st)
         if now_ps == NEVER_PS:
             break
@@ -154,6 +147,8 @@ def run(hw, prog, memory, st, out):
                 move(hw, prog, st, out, item, now_ps)
             elif not issue(hw, prog, memory, st, out, -1 - item, now_ps):
                 return MORE_REQUESTS
+    else:
+        return PAUSED
     for kernel in range(len(st.kernels)):
         if out.kernels[kernel, END_PS] == NONE:
             return STUCK

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from memsim.program import UNIT_SHARES
 from memsim.rules import Ops
 
 NONE = -1
-UNIT_SHARES = 720_720  # a unit in shares: divisible by every occupancy up to 16
 
 # Hardware.sizes
 UNITS, UNIT_BYTES, QUANTUM_BYTES, TIERS, LINKS = range(5)  # TIERS counts the cache, which is the last
@@ -40,7 +40,8 @@ LEFT, NEXT_BLOCK = range(2)
 # SECOND are the cursor in the open tile (TILE, NONE between tiles); REQUEST numbers the next request;
 # TO_WORK is the next tile to be booked in order, WORKED_PS the end of the last one booked; STAGE counts
 # the pools already taken for the next request, NEED the credits it waits for; NEXT continues a queue;
-# FREE_SLOT is the stack of unused slots, FREE_TILES the height of the slot's own stack.
+# FREE_SLOT is the stack of unused slots, FREE_TILES the height of the slot's stack of places
+# for tiles that were used before.
 (
     KERNEL, ON_UNIT, BLOCK, OP, OP_ROW, ROW, ROW_END, SECOND, SPAN_TIER, SPAN_OFFSET, SPAN_LEFT, REQUEST,
     TILES, OUTSTANDING, TILE, TO_WORK, WORKED_PS, WAITS, STAGE, NEED, SINCE_PS, NEXT, FREE_SLOT, FREE_TILES,

@@ -40,9 +40,11 @@ def open_tile(prog, st, slot):
     most = st.sizes[MOST_TILES]
     if prog.kernels[kernel, IN_ORDER]:
         tile = slot * most + number % most
-    else:
+    elif sl[slot, FREE_TILES] > 0:
         sl[slot, FREE_TILES] -= 1
         tile = slot * most + st.tiles[slot * most + sl[slot, FREE_TILES], TILE_FREE]
+    else:  # all places used so far are taken
+        tile = slot * most + sl[slot, OUTSTANDING]
     st.tiles[tile, TILE_LEFT] = 1
     st.tiles[tile, TILE_NUMBER] = number
     st.tiles[tile, TILE_FLOPS] = prog.kernels[kernel, FLOPS] if prog.ops.table[op, IS_WORKED] else 0

@@ -7,10 +7,15 @@ compiled sources and of the mode. `MEMSIM_CACHE_DIR` moves the folder.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import pickle
 import platform
+import shutil
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +55,9 @@ def _cache_folder() -> Path:
     folder = _cache_root() / f"{_digest()}-{mode}"
     if _writable(folder):
         return folder
-    return Path(tempfile.mkdtemp(prefix="memsim-"))  # a read-only home: compile anew each run
+    scratch = tempfile.mkdtemp(prefix="memsim-")  # a read-only home: compile anew each run
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    return Path(scratch)
 
 
 CACHE_FOLDER = _cache_folder()
@@ -59,8 +66,44 @@ numba.config.CACHE_DIR = str(CACHE_FOLDER)  # type: ignore[attr-defined]
 # No reference counts (the arrays outlive the call, and counting costs more than the work), no check for a
 # division by zero (rates are positive).
 _OPTIONS: Any = {"nogil": True, "_nrt": False, "error_model": "numpy"}
-# For functions that Python calls.
-jit = numba.njit(cache=True, **_OPTIONS)
+
+
+class _Cache:
+    """numba's file cache of one function, for which a damaged file is a missing one, and a full disk none."""
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """The compiled function, or None."""
+        try:
+            return self._files.load_overload(signature, context)
+        except Exception as fault:  # whatever unpickling makes of damaged bytes
+            self._tell("damaged", fault)
+            return None
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Keep a compiled function if that is possible."""
+        try:
+            self._files.save_overload(signature, compiled)
+        except (OSError, ValueError, EOFError, pickle.UnpicklingError) as fault:
+            self._tell("not written", fault)
+
+    def _tell(self, what: str, fault: Exception) -> None:
+        print(f"memsim: kernel cache {what} ({fault}); delete {CACHE_FOLDER}", file=sys.stderr)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile a function that Python calls."""
+    compiled = numba.njit(cache=True, **_OPTIONS)(function)
+    if hasattr(compiled, "_cache"):  # not where NUMBA_DISABLE_JIT leaves the function as it is
+        compiled._cache = _Cache(compiled._cache)
+    return compiled
+
+
 _INNER: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
 # For functions that only compiled code calls: no wrapper for Python to compile, nothing of its own to
 # cache (the caller's cache entry holds it), and inlined: a call would pass all tables by value.

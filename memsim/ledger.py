@@ -65,7 +65,10 @@ def _check_peaks(outcome: Outcome, system: System) -> None:
 
 
 def _check_requests(outcome: Outcome) -> None:
-    """Every request completes once."""
+    """Every request completes once, and no sum has left the range of int64."""
+    for name in ("waiting_ps", "tags_waiting_ps", "units_waiting_ps", "issued", "moved"):
+        if (getattr(outcome, name) < 0).any():
+            raise _broken(f"sum {name}", int(getattr(outcome, name).min()), "0 or more")
     completed, issued = int(outcome.latency.sum()), int(outcome.requests.sum())
     if completed != issued:
         raise _broken("requests completed", completed, str(issued))

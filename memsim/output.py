@@ -1,18 +1,28 @@
 """`replay -o DIR`: the result, the printed table and what it rests on, written whole or not at all.
 
-Texts enter, files leave. They are written to a hidden folder beside DIR first and moved when all are
-complete, so an interrupted run leaves DIR as it was. Files of other names in DIR are left alone.
+Texts enter, files leave. They are written to a hidden folder first and moved when all are complete, so an
+interrupted run leaves DIR as it was. The hidden folder lies inside DIR where that exists (it may be a mount
+point, or the only place where writing is allowed), else beside it. Files of other names in DIR are left
+alone.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from memsim.errors import OutputError
+
+
+def named(text: str) -> Path:
+    """The path that `text` names; OutputError for an empty one, which would mean the current folder."""
+    if not text:
+        raise OutputError("the name of the output is empty; expected a path; write one ('.' for this folder)")
+    return Path(text)
 
 
 def check_writable(directory: Path) -> None:
@@ -35,11 +45,12 @@ def write_files(directory: Path, texts: Mapping[str, str]) -> None:
     check_writable(directory)
     with _worded(directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
-        staging = directory.parent / f".{directory.name}.{os.getpid()}.tmp"
-        staging.mkdir()
+        place = directory if directory.exists() else directory.parent
+        staging = place / f".memsim-{uuid.uuid4().hex}.part"
         try:
-            for name, text in texts.items():
-                (staging / name).write_text(text, encoding="utf-8")
+            staging.mkdir()
+            for name, text in texts.items():  # a file name in a text may hold bytes that are no UTF-8
+                (staging / name).write_text(text, encoding="utf-8", errors="backslashreplace")
             _move(staging, directory, texts)
         finally:
             shutil.rmtree(staging, ignore_errors=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from math import lcm
+from math import gcd, lcm
 
 import numpy as np
 
@@ -78,14 +78,19 @@ def _parse_rule(text: str, regions: Sequence[Region], system: System) -> Rule:
     layers = _parse_layers(text, selector, regions)
     if layers is not None:
         return Rule(text, None, None, layers, shares)
-    if selector in REGION_KINDS:
+    kinds = {region.kind for region in regions}
+    if selector in kinds:
         return Rule(text, selector, None, None, shares)
+    if selector in REGION_KINDS:
+        raise UsageError(
+            f"--place '{text}': the trace has no '{selector}' region; its kinds: {', '.join(sorted(kinds))}"
+        )
     names = [region.name for region in regions]
     if selector in names:
         return Rule(text, None, selector, None, shares)
     raise UsageError(
         f"--place '{text}': '{selector}' is no kind and no region of the trace; "
-        + nearest(selector, [*REGION_KINDS, *names[:200]])
+        + nearest(selector, [*kinds, *names])
     )
 
 
@@ -94,7 +99,7 @@ def _parse_layers(text: str, selector: str, regions: Sequence[Region]) -> range 
         return None
     match = re.fullmatch(r"layer:(\d+)(?:-(\d+))?", selector)
     last = max((region.layer for region in regions), default=-1)
-    if not match or int(match[1]) > int(match[2] or match[1]) or int(match[1]) > last:
+    if not match or not int(match[1]) <= int(match[2] or match[1]) <= last:
         raise UsageError(f"--place '{text}': expected layer:A-B with A <= B and layers from 0 to {last}")
     return range(int(match[1]), int(match[2] or match[1]) + 1)
 
@@ -108,7 +113,8 @@ def _parse_shares(text: str, target: str, system: System) -> Shares:
         raise UsageError(f"--place '{text}': several tiers need a share each, as in hbm:3,host:1")
     shares = [_parse_share(text, share) if colon else Fraction(1) for _, colon, share in parts]
     scale = lcm(*(share.denominator for share in shares))
-    return tuple((tier, int(share * scale)) for tier, share in zip(tiers, shares, strict=True))
+    weights = [int(share * scale) for share in shares]
+    return tuple((tier, weight // gcd(*weights)) for tier, weight in zip(tiers, weights, strict=True))
 
 
 def _parse_share(text: str, share: str) -> Fraction:
@@ -141,6 +147,8 @@ def place_regions(
     spill = None if overflow == "refuse" else tier_number(overflow, system, f"--overflow '{overflow}'")
     free = [tier.capacity_bytes for tier in system.tiers]
     wanted = [_shares_of(region, rules) for region in regions]
+    for region, shares in zip(regions, wanted, strict=True):
+        _check_fine(region, shares)
     if spill is None:
         _refuse_if_short(regions, wanted, system)
     pieces: list[tuple[Piece, ...]] = [()] * len(regions)
@@ -155,6 +163,16 @@ def _shares_of(region: Region, rules: Sequence[Rule]) -> Shares:
         if rule.matches(region):
             return rule.shares
     return ((0, 1),)
+
+
+def _check_fine(region: Region, shares: Shares) -> None:
+    """rules.locate multiplies chunks by weights in int64."""
+    total = sum(weight for _, weight in shares)
+    if len(shares) > 1 and (region.rows // chunk_rows(region) + 2) * total >= 1 << 62:
+        raise UsageError(
+            f"--place: shares that add up to {total} are too fine for the {region.rows} rows of region "
+            f"'{region.name}'; use fewer digits, as in 0.75 and 0.25"
+        )
 
 
 def _refuse_if_short(regions: Sequence[Region], wanted: Sequence[Shares], system: System) -> None:

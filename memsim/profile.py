@@ -8,12 +8,13 @@ an old source. All errors are one-line `ProfileError`s. The route to a tier is f
 from __future__ import annotations
 
 import os
+import stat
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwprofiles import machine_names, machine_path
-from memsim.errors import ProfileError, nearest
+from memsim.errors import ProfileError, cut, nearest, shown
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from memsim.profile_schema import Profile
 
 PROVENANCES = ("measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed")  # best first
+
+MAX_FILE_BYTES = 1_000_000
+MAX_EXTENDS = 16  # files that extend one another
+_REGULAR = "expected a TOML file of text, at most 1 MB"
 
 # Faults that pydantic words for programmers, by its name for them: what was expected.
 _EXPECTED = {
@@ -39,7 +44,10 @@ def load_machine(machine: str | Path) -> Profile:
     ProfileError: unknown name, unreadable file, unknown key, missing key, wrong value or unit.
     """
     path = locate(machine)
-    return _checked(_merged(path, ()), path)
+    try:
+        return _checked(_merged(path, ()), path)
+    except RecursionError:
+        raise ProfileError(f"{path}: nested too deeply; expected tables of numbers, [GROUP.NAME]") from None
 
 
 def locate(machine: str | Path) -> Path:
@@ -50,7 +58,7 @@ def locate(machine: str | Path) -> Path:
         return machine_path(machine)
     except KeyError:
         remedy = f"{nearest(machine, machine_names())} (or give the path of a .toml file)"
-        raise ProfileError(f"unknown machine '{machine}'; {remedy}") from None
+        raise ProfileError(f"unknown machine '{cut(machine)}'; {remedy}") from None
 
 
 def worst(provenances: list[str]) -> str:
@@ -65,11 +73,16 @@ def _merged(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
     if base is None:
         return table
     if not isinstance(base, str):
-        raise ProfileError(f"{path}: extends is {base!r}; expected the name of a machine or a path")
+        raise ProfileError(f"{path}: extends is {shown(base)}; expected the name of a machine or a path")
+    if "\0" in base:
+        raise ProfileError(f"{path}: extends is {shown(base)}; expected the name of a machine or a path")
     base_path = _base_path(path, base)
     chain = (*extended_by, path.resolve())
     if base_path.resolve() in chain:
         raise ProfileError(f"{path}: extends '{base}', which extends this file again; remove one of the two")
+    if len(chain) >= MAX_EXTENDS:
+        found = f"is file {MAX_EXTENDS} of a chain of 'extends' and extends '{cut(base)}'"
+        raise ProfileError(f"{path}: {found}; expected at most {MAX_EXTENDS} files; merge some of them")
     for key in ("name", "title"):
         if key not in table:
             remedy = f'a machine that extends another needs its own, add {key} = "..."'
@@ -104,7 +117,12 @@ def _is_table(value: object) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+            raise ProfileError(f"{path}: is a device, pipe or socket; {_REGULAR}")
+        if found.st_size > MAX_FILE_BYTES:
+            raise ProfileError(f"{path}: has {found.st_size:,} bytes; {_REGULAR}")
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors may begin it with a mark
     except FileNotFoundError:
         remedy = "'memsim machines list' names the machines at hand"
         raise ProfileError(f"{path}: no such machine file; {remedy}") from None
@@ -112,8 +130,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise ProfileError(f"{path}: not valid TOML: {error}") from None
     except UnicodeDecodeError as error:
         raise ProfileError(f"{path}: not a text file in UTF-8: byte {error.start} is wrong") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise ProfileError(f"{path}: cannot be read: {cut(str(error))}; correct it") from None
     except OSError as error:
-        raise ProfileError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ProfileError(f"{path}: cannot be read: {error.strerror}; {_REGULAR}") from None
 
 
 def _checked(table: dict[str, Any], path: Path) -> Profile:
@@ -138,7 +158,7 @@ def _telling(detail: ErrorDetails) -> int:
 
 def _worded(detail: ErrorDetails) -> str:
     """One fault of a file in one line: where, what was found, what was expected."""
-    where = ".".join(str(part) for part in detail["loc"] if part != "[key]")
+    where = ".".join(cut(str(part)) for part in detail["loc"] if part != "[key]")
     match detail["type"]:
         case "extra_forbidden" if len(detail["loc"]) == 3 and detail["loc"][-1] == "value":
             group = detail["loc"][0]
@@ -150,14 +170,15 @@ def _worded(detail: ErrorDetails) -> str:
         case "value_error":
             return f"{where}: {detail['ctx']['error']}"
         case "literal_error":
-            return f"{where}: found {detail['input']!r}; {nearest(str(detail['input']), PROVENANCES)}"
+            word = detail["input"] if isinstance(detail["input"], str) else ""
+            return f"{where}: found {shown(detail['input'])}; {nearest(word, PROVENANCES)}"
         case "string_too_short":
             return f"{where}: is empty; write some words"
         case kind:
             expected = _EXPECTED.get(kind, "")
             if kind == "model_type" and len(detail["loc"]) > 2:
                 expected = '{ value = ..., provenance = "...", source = "..." }'
-            return f"{where}: found {detail['input']!r}, expected {expected or detail['msg']}"
+            return f"{where}: found {shown(detail['input'])}, expected {expected or detail['msg']}"
 
 
 def _remedy(loc: tuple[int | str, ...]) -> str:

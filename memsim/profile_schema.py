@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from memsim import units
-from memsim.errors import UsageError
+from memsim.errors import UsageError, shown
 
 Provenance = Literal["measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed"]
 
@@ -94,7 +94,7 @@ def _within(least: int, most: int, words: str) -> AfterValidator:
 
     def check(quantity: Quantity) -> Quantity:
         if not least <= quantity.number <= most:
-            raise ValueError(f"{quantity.value!r} is out of range; expected {words}")
+            raise ValueError(f"{shown(quantity.value)} is out of range; expected {words}")
         return quantity
 
     return AfterValidator(check)
@@ -104,7 +104,8 @@ def _is_power_of_two(quantity: Quantity) -> Quantity:
     number = quantity.number
     if number & (number - 1):
         below = 1 << (number.bit_length() - 1)
-        raise ValueError(f"{quantity.value!r} is no power of two; expected '{below} B' or '{2 * below} B'")
+        expected = f"'{below} B' or '{2 * below} B'"
+        raise ValueError(f"{shown(quantity.value)} is no power of two; expected {expected}")
     return quantity
 
 

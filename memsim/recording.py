@@ -50,6 +50,8 @@ def record(
         least = 0 if name == "seed" else 1
         if value < least:
             raise UsageError(f"{name} is {value}; expected a whole number from {least} on")
+    if not str(out):
+        raise OutputError("the name of the output is empty; expected a file to write; write one")
     out = Path(out)
     if not out.parent.is_dir():
         raise OutputError(f"{out}: there is no folder {out.parent}; make it first")

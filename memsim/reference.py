@@ -12,6 +12,7 @@ import numpy as np
 import simpy
 
 from memsim import rules
+from memsim.limits import check_times
 from memsim.program import UNIT_SHARES, Program, build_program
 from memsim.reference_parts import Block, Machine, Request, Station, Tile, pieces
 from memsim.result import READ, WRITE, Outcome, empty_outcome
@@ -323,6 +324,7 @@ def run(
     program = build_program(
         whole.launches, whole.waits, whole.new_step, system.initiator, memory.regions[:, rules.ROW_BYTES]
     )
+    check_times(program, memory, system, quantum_bytes, 0)
     replay = Replay(system, program, memory, quantum_bytes, len(trace.regions))
     if progress is not None:
         replay.on_end = lambda kernel: progress(kernel + 1, trace.kernel_count)

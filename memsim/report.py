@@ -102,7 +102,9 @@ def _headline(result: Result) -> RenderableType:
         second.append(f", {format_time(result.tpot_ps)} a token ({result.tokens_per_step} tokens a step)")
     if result.tpot_ps:
         rate = 1e12 / result.tpot_ps
-        second.append(f", {rate:,.0f} tokens/s a user" if rate >= 100 else f", {rate:.3g} tokens/s a user")
+        second.append(f", {_rate(rate)} tokens/s a user")
+        if result.batch > 1:
+            second.append(f", {_rate(rate * result.batch)} a GPU")
     second.append(f"; {result.interval}")
     return Group(first, second)
 
@@ -181,6 +183,10 @@ def _note(label: str, words: str) -> RenderableType:
     note.add_column(overflow="fold")
     note.add_row(label, Text(words))
     return Padding(note, 0)
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
 def _share(part: float, whole: float) -> str:

@@ -140,6 +140,7 @@ def _family(family: FamilyTotals, total_ps: int) -> dict[str, Any]:
         "bytes_issued": family.bytes_issued,
         "bound": family.bound,
         "bound_share": family.bound_share,
+        "bound_shares": dict(family.bound_shares),
         "naive_s": family.naive_ps / _PS,
         "naive_place": family.naive_place,
     }

@@ -106,7 +106,7 @@ class FamilyTotals:
     naive_ps      sum of launch + t0 + bytes / bandwidth of the slowest place
     naive_place   the tier or link that this bandwidth belongs to
     bound         the resource whose tenfold increase shortens its longest kernel most ("" if not asked)
-    bound_share   by how much it shortens it, share of its time
+    bound_share   by how much it shortens it, share of its time; bound_shares: the same of every resource
     """
 
     name: str
@@ -119,6 +119,7 @@ class FamilyTotals:
     naive_place: str
     bound: str = ""
     bound_share: float = 0.0
+    bound_shares: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from memsim.errors import ProfileError, nearest
+from memsim.errors import ProfileError, cut, nearest
 from memsim.system import Cache, Initiator, Input, Link, System, Tier
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def build_system(profile: Profile) -> System:
     gpu = _only(profile, "initiator")
     cache = _only(profile, "cache")
     if profile.cache[cache].attach != gpu:
-        found = profile.cache[cache].attach
+        found = cut(profile.cache[cache].attach)
         raise _fault(profile, f"cache.{cache}.attach", f"found '{found}', expected the initiator '{gpu}'")
     if not profile.tier:
         raise _fault(profile, "tier", "no tier; add one [tier.NAME] at least")
@@ -77,7 +77,7 @@ def _graph(profile: Profile, gpu: str) -> nx.Graph[str]:
             raise _fault(profile, f"link.{name}", f"a tier has this name; rename the link to '{name}-link'")
         near, far = link.between
         if near == far:
-            raise _fault(profile, f"link.{name}.between", f"joins '{near}' to itself; name two nodes")
+            raise _fault(profile, f"link.{name}.between", f"joins '{cut(near)}' to itself; name two nodes")
         if graph.has_edge(near, far):
             other = graph.edges[near, far]["link"]
             found = f"joins '{near}' and '{far}' as link.{other} does"
@@ -92,7 +92,7 @@ def _route(profile: Profile, graph: nx.Graph[str], gpu: str, tier: str) -> list[
 
     node = profile.tier[tier].attach
     if node not in graph:
-        raise _fault(profile, f"tier.{tier}.attach", f"no node '{node}'; {nearest(node, graph.nodes)}")
+        raise _fault(profile, f"tier.{tier}.attach", f"no node '{cut(node)}'; {nearest(node, graph.nodes)}")
     try:
         path = nx.shortest_path(graph, gpu, node, weight="latency_ps")
     except nx.NetworkXNoPath:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from memsim.system import Input, System
 from memsim.tally import Tally, Watched
 from memsim.trace_read import open_trace
 
+if TYPE_CHECKING:
+    from memsim.profile_schema import Profile
+
 ENGINES = ("fast", "reference")
 DEFAULT_QUANTUM_BYTES = 8192  # half of it moves a kernel by under 1%, a host-bound one too
 _LARGEST_QUANTUM_BYTES = 1 << 30
@@ -33,9 +36,9 @@ Progress = Callable[[int, int], None]
 
 def replay(
     trace: str | Path,
-    machine: str | Path | System = "h200",
+    machine: str | Path | Profile | System = "h200",
     *,
-    place: Sequence[str] = (),
+    place: str | Sequence[str] = (),
     overflow: str = "refuse",
     engine: str = "fast",
     quantum_bytes: int = DEFAULT_QUANTUM_BYTES,
@@ -44,8 +47,9 @@ def replay(
 ) -> Result:
     """Replay a trace file on a machine.
 
-    machine        a shipped name, a TOML file, or a `System`
-    place          rules `KIND|NAME|layer:A-B=TIER[:SHARE,TIER:SHARE]`; the last that matches wins
+    machine        a shipped name, a TOML file, a loaded machine, or a `System`
+    place          rules `KIND|NAME|layer:A-B=TIER[:SHARE,TIER:SHARE]`, one or several; the last that
+                   matches wins
     overflow       `refuse`, or the tier that takes rows that do not fit
     engine         `fast` or `reference`; their results are equal
     quantum_bytes  largest request [bytes]
@@ -55,17 +59,23 @@ def replay(
     Raises UsageError (trace, machine, names), DoesNotFit, or MemsimError if an invariant breaks.
     """
     _check_options(engine, quantum_bytes)
-    system = machine if isinstance(machine, System) else build_system(load_machine(machine))
+    system = _system(machine)
     watched = Watched(open_trace(trace))
     if not watched.kernel_count:
         raise TraceError(f"{watched.path}: no kernel to replay; record at least one")
-    rules = parse_rules(place, watched.regions, system)
+    rules = parse_rules([place] if isinstance(place, str) else place, watched.regions, system)
     placement = place_regions(watched.regions, rules, overflow, system)
     memory = build_memory(watched.regions, placement)
     outcome = _run(engine, watched, system, memory, quantum_bytes, progress)
     ledger.check(outcome, watched.tally.issued, system)
     result = summarize(watched, system, placement, outcome, engine)
     return _with_bounds(result, watched, system, memory, quantum_bytes) if bound else result
+
+
+def _system(machine: str | Path | Profile | System) -> System:
+    if isinstance(machine, System):
+        return machine
+    return build_system(load_machine(machine) if isinstance(machine, (str, Path)) else machine)
 
 
 def _check_options(engine: str, quantum_bytes: int) -> None:
@@ -298,6 +308,7 @@ def _with_bounds(
             longest[family] = number
     bounds = find_bounds(trace.trace, system, memory, quantum_bytes, longest)
     families = tuple(
-        replace(f, bound=bounds[f.name].resource, bound_share=bounds[f.name].share) for f in result.families
+        replace(family, bound=b.resource, bound_share=b.share, bound_shares=b.shares)
+        for family, b in ((family, bounds[family.name]) for family in result.families)
     )
     return replace(result, families=families)

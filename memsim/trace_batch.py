@@ -121,7 +121,7 @@ def raw_rows(path: str, most: int) -> list[dict[str, Any]]:
     with _open(path) as file:
         batches = file.iter_batches(min(most, _batch_rows(file.metadata)), columns=list(COLUMNS))
         while len(rows) < most and (columns := _next(path, len(rows), batches)) is not None:
-            rows += columns.slice(0, most - len(rows)).to_pylist()
+            rows += columns.slice(0, min(most - len(rows), columns.num_rows)).to_pylist()
     return rows
 
 
@@ -174,7 +174,10 @@ def _open(path: str, dictionaries: list[str] | None = None) -> pq.ParquetFile:
     _refuse_other_files(path)
     try:
         return pq.ParquetFile(
-            path, read_dictionary=dictionaries, pre_buffer=False, page_checksum_verification=True
+            pa.OSFile(os.fsencode(path)),  # by its bytes: a name need not be UTF-8
+            read_dictionary=dictionaries,
+            pre_buffer=False,
+            page_checksum_verification=True,
         )
     except UNREADABLE as error:
         raise _damaged(path, None, error) from None

@@ -31,6 +31,8 @@ from memsim.unique import unique_bytes
 
 __all__ = ["TraceFile", "open_trace", "unique_bytes"]
 
+MAX_DEALT = 10**8  # accesses of a kernel, counted once a block: an engine walks each of them
+
 
 @dataclass(frozen=True)
 class TraceFile:
@@ -55,7 +57,7 @@ class TraceFile:
         region_rows = np.array([region.rows for region in self.regions], np.int64)
         held: Kernel | None = None
         parts: list[Accesses] = []
-        found = 0
+        found = dealt = 0
         for batch in read_batches(self.path):
             starts, kernels, accesses = _checked(self, batch, held, region_rows)
             found += len(accesses.row)
@@ -66,7 +68,8 @@ class TraceFile:
                 if kernel is not held:
                     if held is not None:
                         yield held, _join(parts)
-                    held, parts = kernel, []
+                    held, parts, dealt = kernel, [], 0
+                dealt = _dealt(self.path, dealt, accesses, begin, end)
                 parts.append(_cut(accesses.values, gathered, begin, end))
         if (0 if held is None else held.id + 1, found) != (self.kernel_count, self.access_count):
             raise TraceError(
@@ -147,6 +150,22 @@ def _raise_first(path: str, faults: Sequence[Fault | None]) -> None:
     if found:
         first = min(found, key=lambda fault: fault.row)
         raise TraceError(f"{path}: row {first.row}: {first.text}")
+
+
+def _dealt(path: str, before: int, accesses: AccessRows, begin: int, end: int) -> int:
+    """Accesses that the blocks of a kernel walk: `before`, and `begin` to `end` of a batch."""
+    values = accesses.values
+    walked = before + np.cumsum(values.block_last[begin:end] - values.block[begin:end] + 1)
+    over = np.flatnonzero(walked > MAX_DEALT)
+    if len(over):
+        at = begin + int(over[0])
+        text = (
+            f"access of kernel {accesses.kernel[at]} brings what the kernel's blocks walk to "
+            f"{walked[over[0]]:,} accesses (each counted once a block); expected at most {MAX_DEALT:,} a "
+            "kernel; join its accesses, give it fewer blocks, or split it"
+        )
+        _raise_first(path, [Fault(int(accesses.row[at]), text)])
+    return int(walked[-1]) if len(walked) else before
 
 
 def _gathered_before(accesses: AccessRows) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from memsim.errors import TraceError, nearest
+from memsim.errors import TraceError, nearest, shown
 from memsim.trace import VERSION, Access, Kernel, Region
 
 KEY = b"memsim"
@@ -54,6 +54,8 @@ ENCODINGS = {name: "DELTA_BINARY_PACKED" for name in INTEGERS} | {
 TEXT_KEYS = ("model",)
 COUNT_KEYS = ("context_tokens", "batch", "steps", "tokens_per_step")
 OWN_KEYS = ("schema_version", "rows")
+INPUT_KEYS = ("path", "value", "provenance", "source")
+PROVENANCES = ("measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed")  # best first
 
 
 def _is_string(found: pa.DataType) -> bool:
@@ -171,9 +173,38 @@ def _check_values(path: str, meta: dict[str, Any]) -> None:
             raise TraceError(
                 f"{path}: metadata {key!r} is {short(value)}; expected an integer of at least 1; correct it"
             )
+    inputs = meta.get("inputs", [])
+    if not isinstance(inputs, list):
+        raise TraceError(
+            f"{path}: metadata 'inputs' are {short(inputs)}; expected a list of objects with "
+            f"{', '.join(INPUT_KEYS)}; leave the key out if there are none"
+        )
+    for index, found in enumerate(inputs):
+        _check_input(f"{path}: metadata 'inputs', element {index},", found)
+
+
+def _check_input(where: str, found: Any) -> None:
+    """One number that the trace rests on: what it is, its value, how far it can be trusted, who says so."""
+    if not isinstance(found, dict):
+        raise TraceError(
+            f"{where} is {short(found)}; expected an object with {', '.join(INPUT_KEYS)}; write one"
+        )
+    for key in INPUT_KEYS:
+        if key not in found:
+            raise TraceError(f"{where} has no {key!r}; expected {', '.join(INPUT_KEYS)}; add it")
+        value = found[key]
+        number = key == "value" and type(value) in (int, float)
+        if not (number or isinstance(value, str)):
+            expected = "a text or a number" if key == "value" else "a text"
+            raise TraceError(f"{where} has {key} = {short(value)}; expected {expected}; correct it")
+    if found["provenance"] not in PROVENANCES:
+        word = found["provenance"]
+        raise TraceError(
+            f"{where} has provenance = {short(word)}; expected {', '.join(PROVENANCES)}; "
+            f"{nearest(word, PROVENANCES)}"
+        )
 
 
 def short(value: Any) -> str:
     """`value` as a message shows it: on one line, not too long."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return shown(value, 60)

@@ -8,11 +8,14 @@ costs no more than a short one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import lcm
 from typing import NamedTuple
 
 import numpy as np
 
 from memsim.trace import Accesses, Int64s, Kernel, Region
+
+MAX_LANES = 2**31  # of a common multiple: numbers of rows in their lanes still fit 64 bits
 
 
 class Runs(NamedTuple):
@@ -83,11 +86,13 @@ def _lanes(runs: Runs) -> Runs:
     """The runs of one group, its rows renumbered lane by lane, so that those of a stride lie together.
 
     Row r goes to lane r mod stride. A run of stride s becomes stride / s runs where s divides it, and
-    single rows where not; of the strides in use, the one that makes the fewest runs is taken.
+    single rows where not; of the strides in use and their least common multiple, the one that makes the
+    fewest runs is taken.
     """
-    pieces, stride = min(
-        ((_pieces(runs, base), base) for base in np.unique(runs.stride)), key=lambda choice: choice[0].sum()
-    )
+    strides = np.unique(runs.stride).tolist()
+    common = lcm(*strides)
+    bases = strides if common > MAX_LANES else [*strides, common]
+    pieces, stride = min(((_pieces(runs, base), base) for base in bases), key=lambda choice: choice[0].sum())
     number = _counting(pieces)
     first = np.repeat(runs.first, pieces) + number * np.repeat(runs.stride, pieces)
     each = np.repeat(pieces, pieces)

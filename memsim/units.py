@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from memsim.errors import UsageError, nearest
+from memsim.errors import UsageError, nearest, shown
 
 _DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
@@ -47,30 +47,34 @@ def parse_flops(text: object) -> int:
 
 
 def parse_tokens(text: object) -> int:
-    """Tokens of "128K", "1M" or "131072", one at least (binary: 1M = 1,048,576); UsageError otherwise."""
+    """Tokens of "128K", "1M" or "131072", one at least (binary: 1M = 1,048,576, 1.5K = 1,536).
+
+    UsageError for anything else, and for a fraction that is no whole number of tokens.
+    """
     expected = "a whole number from 1 on, such as '128K', '1M' or '131072'"
     what = "a number of tokens"
-    tokens = _whole(str(text) if type(text) is int else text, _TOKENS, 1, what, "tokens", expected)
+    small = type(text) is int and text <= _LARGEST
+    tokens = _whole(str(text) if small else text, _TOKENS, 1, what, "tokens", expected)
     if tokens == 0:
-        raise UsageError(f"{text!r} is not {what}: expected {expected}")
+        raise UsageError(f"{shown(text)} is not {what}: expected {expected}")
     return tokens
 
 
 def parse_count(text: object) -> int:
     """A whole number >= 1 without a unit; UsageError for anything else."""
     if isinstance(text, bool) or not isinstance(text, int) or not 1 <= text <= _LARGEST:
-        raise UsageError(f"{text!r} is not a count: expected a whole number from 1 on, such as 96")
+        raise UsageError(f"{shown(text)} is not a count: expected a whole number from 1 on, such as 96")
     return text
 
 
 def parse_share(text: object) -> Fraction:
     """A share above 0 and up to 1, exact as written: 0.92 or "92%"; UsageError for anything else."""
     percent = isinstance(text, str) and text.strip().endswith("%")
-    digits = str(text).strip().removesuffix("%").strip()
+    digits = (text if isinstance(text, str) else shown(text)).strip().removesuffix("%").strip()
     plain = re.fullmatch(r"[0-9]{1,30}(\.[0-9]{1,30})?", digits) and not isinstance(text, bool)
     share = Fraction(digits) / (100 if percent else 1) if plain else Fraction(0)
     if not 0 < share <= 1:
-        raise UsageError(f"{text!r} is not a share: expected a number above 0 and up to 1, such as 0.92")
+        raise UsageError(f"{shown(text)} is not a share: expected a number above 0 and up to 1, such as 0.92")
     return share
 
 
@@ -79,14 +83,14 @@ def _whole(
 ) -> int:
     """`text` in units of `divisor`, exactly; UsageError if it is none, negative, too large or not whole."""
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
-    refusal = f"{text!r} is not {what}"
+    refusal = f"{shown(text)} is not {what}"
     if match is None:
         raise UsageError(f"{refusal}: expected {expected}")
     digits, unit = match.groups()
     if not unit and "" not in units:
         raise UsageError(f"{refusal}: it has no unit; expected {expected}")
     if unit not in units:
-        raise UsageError(f"{refusal}: unknown unit {unit!r}; {nearest(unit, filter(None, units))}")
+        raise UsageError(f"{refusal}: unknown unit {shown(unit)}; {nearest(unit, filter(None, units))}")
     value = Fraction(digits) * units[unit] / divisor
     if value.denominator != 1:
         raise UsageError(f"{refusal}: it is no whole number of {whole_unit}; expected {expected}")

@@ -1,10 +1,14 @@
-"""Fixtures that several test files use."""
+"""Fixtures that several test files use, and the settings of all property tests."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 from memsim.result import FamilyTotals, PlaceTotals, Result
+
+settings.register_profile("memsim", deadline=None)  # a first call compiles; computers differ in speed
+settings.load_profile("memsim")
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
 """Small systems and traces for the engines, drawn from any `random.Random`.
 
-Numbers are drawn small and round on purpose: services of a few picoseconds make many events meet in
-one instant, which is where two engines would come apart.
+Numbers are drawn small and mostly round on purpose: services of a few picoseconds make many events meet
+in one instant, which is where two engines would come apart. Rates of arithmetic are not round, so that
+divisions leave remainders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -27,6 +28,7 @@ HOST = Tier("host", 10**12, 4, 30_000, 256, 64, 111_000, 150_000)
 PCIE = Link("pcie", 55_000, 63_000, 545_000, 768, 128)
 ONE_TIER = System("one-tier", GPU, L2, (HBM,), (), ((),))
 TWO_TIERS = System("two-tiers", GPU, L2, (HBM, HOST), (PCIE,), ((), (0,)))
+QUANTUM = 4096
 
 
 @dataclass
@@ -104,7 +106,7 @@ def drawn_system(random: Random) -> System:
     scale = random.choice((1, 1000))
     initiator = Initiator(
         "gpu", random.randint(1, 4), random.choice((64, 1000, 4096, 10**9)),
-        random.choice((0, 5, 1_300)) * scale, random.choice((0, 7)) * scale, 1_000_000, 3_000_000, 500,
+        random.choice((0, 5, 1_300)) * scale, random.choice((0, 7)) * scale, 999_983, 3_000_001, 499,
     )  # fmt: skip
     cache = Cache("l2", 1 << 20, random.choice((1_000_000, 777_777)), random.randint(1, 9) * scale)
     tiers = tuple(_drawn_tier(random, name, scale) for name in ("near", "far", "farther"))
@@ -199,3 +201,32 @@ def run_both(trace: MemoryTrace, system: System, memory: Memory, quantum_bytes: 
     for name, a, b in zip(Outcome._fields, quick, slow, strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
     return quick
+
+
+# Closed forms and the replays that are held against them
+
+
+def transfer_ps(nbytes: int, mbps: int) -> int:
+    """Time of a transfer on an idle station, rounded up; of arithmetic too, with FLOPs and 10^6 FLOP/s."""
+    return -(-nbytes * 1_000_000 // mbps)
+
+
+def gathered(rows: Sequence[int], **changes: Any) -> Access:
+    """A read of some rows of region 0 by block 0 of kernel 0, one span each."""
+    return replace(Access(0, 0, 0, 0, False, 0, len(rows), gather=np.array(rows, np.int64)), **changes)
+
+
+def replayed(trace: MemoryTrace, system: System, tier: int = 0) -> Outcome:
+    """The outcome of both engines with all regions in one tier."""
+    return run_both(trace, system, placed(trace.regions, tier), QUANTUM)
+
+
+def elapsed_ps(outcome: Outcome, number: int = 0) -> int:
+    """Time of a kernel from start to end."""
+    return int(outcome.end_ps[number] - outcome.start_ps[number])
+
+
+def one_access_ps(system: System, tier: int, row_bytes: int, write: bool = False) -> int:
+    """Time of one access to one row on an idle machine."""
+    trace = one_kernel(kernel(), flat_region(0, 8, row_bytes), Access(0, 0, 0, 0, write, 0, 1))
+    return elapsed_ps(replayed(trace, system, tier))

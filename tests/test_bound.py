@@ -6,7 +6,19 @@ import dataclasses
 
 import numpy as np
 import pytest
-from engine_cases import TWO_TIERS, MemoryTrace, flat_region, kernel, one_kernel, placed
+from engine_cases import (
+    HOST,
+    ONE_TIER,
+    PCIE,
+    TWO_TIERS,
+    MemoryTrace,
+    columns,
+    flat_region,
+    kernel,
+    one_access_ps,
+    one_kernel,
+    placed,
+)  # fmt: skip
 
 from memsim.bound import Bound, find_bounds
 from memsim.system import System
@@ -68,3 +80,34 @@ def test_whole_waves_are_bound_by_units() -> None:
 def test_tags_bind_where_a_link_has_few() -> None:
     system = dataclasses.replace(ROOMY, links=(dataclasses.replace(TWO_TIERS.links[0], tags=64),))
     assert bound_of(scan(400), system, tier=1).resource == "pcie tags"
+
+
+def test_a_serial_chain_behind_a_link_saves_nine_tenths_of_every_hop() -> None:
+    """500 rows one after another: latency there and back over the link is most of each."""
+    trace = chase(tiles_in_flight=1, partial_serial=True, partial_region=0)
+    bound = bound_of(trace, TWO_TIERS, tier=1)
+    hops_ps = HOST.latency_ps + 2 * PCIE.latency_ps
+    launch_ps = TWO_TIERS.initiator.launch_gap_ps + TWO_TIERS.initiator.graph_launch_ps
+    assert bound.resource == "serial chain"
+    expected = 0.9 * 500 * hops_ps / (500 * one_access_ps(TWO_TIERS, 1, 64) + launch_ps)
+    assert bound.share == pytest.approx(expected, rel=0.01)
+
+
+def test_a_slow_cache_binds_blocks_that_share_their_rows() -> None:
+    slow = dataclasses.replace(ROOMY, cache=dataclasses.replace(ROOMY.cache, mbps=1000))
+    region = flat_region(0, 4000, 1024)
+    access = Access(0, 0, 3, 0, False, 0, 4000, spread="each", worked=True)
+    launch = kernel(blocks=4, tile_rows=16, tiles_in_flight=8)
+    assert bound_of(one_kernel(launch, region, access), slow).resource == "l2 bandwidth"
+
+
+def test_kernels_that_overlap_have_a_bound_each() -> None:
+    """A block of long start-up beside a pointer chase, on two streams."""
+    (region,), ((_, chasing),) = chase().regions, chase().launches
+    launches = [
+        (kernel(0, family="a", startup_ps=10**11), columns([])),
+        (kernel(1, family="b", stream=1), chasing),
+    ]
+    trace = MemoryTrace((region,), launches)
+    found = find_bounds(trace, ONE_TIER, placed([region]), 4096, {"a": 0, "b": 1})  # type: ignore[arg-type]
+    assert (found["a"].resource, found["b"].resource) == ("block start-up", "bytes in flight")

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,14 @@ def refused(capsys, arguments: str | list[str]) -> str:
         ("trace record kimi-linear --context 1M --batch x -o x", "2 Invalid value for '--batch'"),
         ("trace record kimi-linear --context 1M --device tpu -o x", "'tpu' is not one of 'meta'"),
         ("trace record kimi-linear --context 1M -o none/x", "2 none/x: there is no folder none"),
+        (
+            "trace record kimi-linear --context 128k -o x",
+            "2 '128k' is not a number of tokens: unknown unit 'k';",
+        ),
+        ("trace record kimi-linear --context 1M --output=", "2 the name of the output is empty; expected"),
+        ("replay a --output=", "2 the name of the output is empty; expected"),
+        (f"replay a --machine {'m' * 500}", f"2 unknown machine '{'m' * 77}...'; choose one of"),
+        (f"replay a --engine={'m' * 500}", f"2 Invalid value for '--engine': '{'m' * 77}...' is not one of"),
     ],
 )
 def test_a_wrong_word_is_one_line_and_exit_code_2(capsys, monkeypatch, tmp_path, arguments, words):
@@ -274,6 +283,67 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_a_reader_that_has_seen_enough_is_no_error():
     done = shell("memsim machines show h200-cxl --json | true")  # `true` is gone before memsim prints
     assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", ["machines list", "machines show h200 --json", "--help", "--version"])
+def test_a_full_stdout_is_one_line(arguments, unbuffered):
+    done = shell(f"memsim {arguments} > /dev/full", PYTHONUNBUFFERED=unbuffered)
+    words = (
+        "Error: stdout cannot be written: No space left on device; send it to a file or a pipe with room\n"
+    )
+    assert (done.returncode, done.stderr) == (2, words)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "out"),
+    [
+        ("memsim --version >&-", 0, ""),
+        ("memsim --version 2>&- <&-", 0, f"memsim {memsim.__version__}\n"),
+        ("memsim machines list >&- 2>&- <&-", 0, ""),
+        ("memsim machines show tpu >&- 2>&-", 2, ""),
+        ("memsim machines show tpu 2> /dev/full", 2, ""),
+    ],
+)
+def test_a_closed_stream_is_no_fault(line, code, out):
+    done = shell(line, PYTHONUNBUFFERED="")
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, "")
+
+
+SLEEPER = """
+import contextlib, sys, tempfile, time
+from memsim import cli, recording
+def record(*_, **__):
+    with tempfile.TemporaryDirectory(dir=sys.argv[-1]):
+        print("ready", flush=True)
+        time.sleep(60)
+recording.record = record
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_cleans_up(tmp_path, number):
+    command = [sys.executable, "-c", SLEEPER, "trace", "record", "m", "--context", "1K", "-o", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout.readline() == "ready\n"
+    assert len(list(tmp_path.iterdir())) == 1
+    process.send_signal(number)
+    process.send_signal(number)
+    _, printed = process.communicate(timeout=30)
+    assert (process.returncode, printed) == (128 + number, f"Error: ended by {number.name}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nohup_is_respected(monkeypatch):
+    handled = {}
+    monkeypatch.setattr(signal, "getsignal", {signal.SIGTERM: 0, signal.SIGHUP: signal.SIG_IGN}.get)
+    monkeypatch.setattr(signal, "signal", handled.__setitem__)
+    cli._end_on_signals()
+    assert list(handled) == [signal.SIGTERM]
+    with pytest.raises(cli.Ended):
+        handled[signal.SIGTERM](15, None)
+    handled[signal.SIGTERM](15, None)  # the second that `timeout` sends
 
 
 def test_a_trace_goes_from_record_to_replay(capsys, tmp_path):

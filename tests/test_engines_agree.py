@@ -8,24 +8,35 @@ from random import Random
 import numpy as np
 import pytest
 from engine_cases import (
+    GPU,
+    HBM,
+    L2,
+    ONE_TIER,
     TWO_TIERS,
     MemoryTrace,
     columns,
     drawn_case,
+    elapsed_ps,
     flat_region,
+    gathered,
     kernel,
     placed,
+    replayed,
     run_both,
+    transfer_ps,
 )  # fmt: skip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memsim import fast, ledger
+from memsim.fast_state import BUCKETS
+from memsim.placement import Piece, Placement, build_memory
+from memsim.system import System
 from memsim.tally import Watched
 from memsim.trace import Access
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
 def test_random_systems_and_traces(random: Random) -> None:
     trace, system, memory, quantum_bytes = drawn_case(random)
@@ -77,6 +88,28 @@ def test_layers_in_different_tiers_are_not_taken_for_equal() -> None:
     assert times[1] == times[2] < times[3]
 
 
+def test_segments_that_gather_other_rows_are_not_taken_for_equal() -> None:
+    """Two requests for one row share a channel; for two rows they do not."""
+    launches = [
+        (kernel(i, tiles_in_flight=2, tile_bytes=512), columns([gathered(rows, kernel=i)]))
+        for i, rows in enumerate(([0, 0], [0, 0], [0, 1]))
+    ]
+    outcome = replayed(MemoryTrace((flat_region(0, 64, 512),), launches), ONE_TIER)
+    same_ps, also_same_ps, other_ps = (elapsed_ps(outcome, i) for i in range(3))
+    assert other_ps < also_same_ps == same_ps
+
+
+def test_segments_whose_regions_spill_elsewhere_are_not_taken_for_equal() -> None:
+    """Of eight rows read one by one, four, four and six are near, the others on the host."""
+    regions = tuple(flat_region(i, 8, 64) for i in range(3))
+    pieces = tuple((Piece(near, ((0, 1),)), Piece(8, ((1, 1),))) for near in (4, 4, 6))
+    launches = [(kernel(i), columns([Access(i, 0, 0, i, False, 0, 8, worked=True)])) for i in range(3)]
+    memory = build_memory(regions, Placement(pieces, ()))
+    outcome = run_both(MemoryTrace(regions, launches), TWO_TIERS, memory, 4096)
+    same_ps, also_same_ps, other_ps = (elapsed_ps(outcome, i) for i in range(3))
+    assert other_ps < also_same_ps == same_ps
+
+
 def test_a_small_request_table_grows_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = layers(2)
     memory = placed(trace.regions)
@@ -96,6 +129,31 @@ def test_requests_too_far_apart_for_the_wheel_keep_their_order() -> None:
     memory = placed(regions)
     memory.shares[1] = (1, 1)
     assert run_both(trace, system, memory, 64).requests.sum() == 1600
+
+
+@pytest.mark.parametrize("apart", [-1, 0, 1])
+def test_completions_a_whole_wheel_apart_keep_their_order(
+    apart: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A far row is complete one turn of the wheel (give or take a bucket) after a near one that was issued
+    with it; meanwhile another block reads on, and ends long before."""
+    shift = 10
+    monkeypatch.setattr(fast, "bucket_shift", lambda *_: shift)
+    transfer = transfer_ps(64, HBM.channel_mbps)
+    done_ps = ((HBM.latency_ps + transfer >> shift) + BUCKETS + apart) << shift
+    far = dataclasses.replace(HBM, name="far", latency_ps=done_ps - transfer)
+    gpu = dataclasses.replace(GPU, launch_gap_ps=0, graph_launch_ps=0)
+    system = System("two", gpu, L2, (HBM, far), (), ((), ()))
+    regions = (flat_region(0, 20, 64), flat_region(1, 8, 64))
+    accesses = [
+        Access(0, 0, 0, 0, False, 0, 1, worked=True),
+        Access(0, 0, 0, 1, False, 0, 1, worked=True),
+        Access(0, 1, 1, 0, False, 0, 20, worked=True),
+    ]
+    memory = placed(regions)
+    memory.shares[1] = (1, 1)  # the second region lives in the far tier
+    trace = MemoryTrace(regions, [(kernel(blocks=2, tiles_in_flight=2), columns(accesses))])
+    assert elapsed_ps(run_both(trace, system, memory, 4096)) == done_ps
 
 
 def test_streams_overlap_and_share_the_machine() -> None:

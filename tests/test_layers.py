@@ -16,7 +16,8 @@ OURS = ("memsim", "workloads", "validation", "hwprofiles")
 LAYERS = (  # bottom first
     {"errors", "jit", "system", "result"},
     {"units", "trace", "rules", "output", "progress"},
-    {"trace_schema", "unique", "placement", "program", "segments", "fast_state", "profile_schema"},
+    {"trace_schema", "unique", "placement", "program", "segments", "profile_schema"},
+    {"fast_state", "limits"},
     {"trace_batch", "fast_queue", "reference_parts", "profile", "route"},
     {"trace_rules", "fast_route"},
     {"trace_read", "trace_write", "fast_pool"},

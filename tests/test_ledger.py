@@ -6,7 +6,18 @@ from random import Random
 
 import numpy as np
 import pytest
-from engine_cases import TWO_TIERS, MemoryTrace, columns, drawn_case, flat_region, kernel, placed, run_both
+from engine_cases import (
+    HOST,
+    TWO_TIERS,
+    MemoryTrace,
+    columns,
+    drawn_case,
+    flat_region,
+    kernel,
+    placed,
+    run_both,
+    transfer_ps,
+)  # fmt: skip
 
 from memsim import fast, ledger
 from memsim.errors import MemsimError
@@ -52,6 +63,17 @@ def test_a_broken_outcome_is_seen(
     found, issued = outcome
     getattr(found, field)[place] += change
     with pytest.raises(MemsimError, match=message):
+        ledger.check(found, issued, TWO_TIERS)
+
+
+def test_the_peak_of_a_tier_is_checked_to_the_picosecond(outcome: tuple[Outcome, np.ndarray]) -> None:
+    found, issued = outcome
+    least_ps = transfer_ps(int(found.moved[:, 1].sum()), HOST.channels * HOST.channel_mbps)
+    found.ready_ps[0] = found.start_ps[0] = 0
+    found.end_ps[0] = least_ps
+    ledger.check(found, issued, TWO_TIERS)
+    found.end_ps[0] = least_ps - 1
+    with pytest.raises(MemsimError, match="bytes moved by tier host"):
         ledger.check(found, issued, TWO_TIERS)
 
 

@@ -103,6 +103,26 @@ def test_the_kv_cache_spills_before_what_stands_later_in_the_file() -> None:
     assert placement.pieces[0] == (Piece(10, ((0, 1),)), Piece(1000, ((1, 1),)))
 
 
+@pytest.mark.parametrize("room", range(1, 6))
+def test_kinds_spill_in_the_order_of_what_grows_with_the_context(room: int) -> None:
+    """Six regions of one size, as they may stand in a file; `room` of them fit."""
+    kinds = ("kv", "index", "weights", "state", "output", "activation")
+    regions = [flat_region(i, 10, 100, kind) for i, kind in enumerate(kinds)]
+    found = place_regions(regions, [], "host", sized(room * 1000, 10**9)).pieces
+    assert [piece.shares[0][0] for (piece,) in found] == [1] * (6 - room) + [0] * room
+
+
+def test_pages_of_any_size_are_dealt_whole_and_take_their_padding() -> None:
+    """Four pages of 16 rows; one byte is missing for the third."""
+    page_bytes = 16 * 132 + 60
+    paged = paged_region(0, 4)
+    region = dataclasses.replace(paged, page_rows=16, page_bytes=page_bytes, bytes=4 * page_bytes)
+    assert dealt_rows(region, ((0, 1), (1, 1)), 64) == [32, 32]
+    placement = place_regions([region], [], "host", sized(3 * page_bytes - 1, 10**9))
+    assert placement.pieces[0][0] == Piece(32, ((0, 1),))
+    assert placement.used_bytes == (2 * page_bytes, 2 * page_bytes)
+
+
 def test_a_full_overflow_tier_is_refused() -> None:
     with pytest.raises(DoesNotFit, match="tier 'host' holds"):
         place_regions([KV], [], "host", sized(400_500, 599_999))
@@ -120,6 +140,8 @@ def test_a_full_overflow_tier_is_refused() -> None:
         ("layer:2-1=host", "layers from 0 to 2"),
         ("layer:x=host", "layers from 0 to 2"),
         ("layer:7=host", "layers from 0 to 2"),
+        ("layer:0-7=host", "layers from 0 to 2"),
+        ("weights=host", "no 'weights' region; its kinds: index, kv, state"),
         ("kv=hbm,host", "need a share each"),
         ("kv=hbm:1,hbm:2", "named twice"),
         ("kv=hbm:0,host:1", "not a positive number"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from hwprofiles import machine_names, machine_path
+from memsim import trace_schema
 from memsim.errors import ProfileError
-from memsim.profile import load_machine, worst
+from memsim.profile import PROVENANCES, load_machine, worst
 from memsim.route import build_system
 from memsim.system import Link, Tier
 
@@ -190,7 +192,8 @@ def test_two_links_between_the_same_nodes_are_refused(tmp_path):
         ("tpu", "unknown machine 'tpu'; choose one of: h200, h200-cxl, h200-host"),
         ("none.toml", "none.toml: no such machine file; 'memsim machines list'"),
         ("/", "/: cannot be read: Is a directory"),
-        ("/dev/null", "/dev/null: name: missing"),
+        ("/dev/zero", "/dev/zero: is a device, pipe or socket; expected a TOML file of text, at most 1 MB"),
+        ("a\0b/", "cannot be read: embedded null byte"),
     ],
 )
 def test_a_machine_that_is_not_there(machine, words):
@@ -203,6 +206,67 @@ def test_a_binary_file_is_no_machine(tmp_path):
     path.write_bytes(b"name = \xff\xfe")
     with pytest.raises(ProfileError, match="not a text file in UTF-8: byte 7 is wrong"):
         load_machine(path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(ProfileError, match="is a device, pipe or socket"):
+        load_machine(tmp_path / "pipe.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = " + "[" * 100_000 + "]" * 100_000, "nested too deeply"),
+        ("x = " + "{a = " * 3000 + "1" + "}" * 3000, "nested too deeply"),
+        (H200.replace("= 132", f"= {'9' * 10_000}"), "cannot be read: Exceeds the limit (4300 digits)"),
+        (H200.replace("= 132", f"= {'9' * 4000}"), "gpu.units: 9999"),
+        (
+            H200.replace("= 132", f"= 0x{'f' * 10_000}"),
+            "gpu.units: a value that is too long to show is not a",
+        ),
+        (H200.replace("0.92", f"0x{'f' * 10_000}"), "efficiency: a value that is too long to show is not a"),
+        ("#" * 1_000_001, "has 1,000,001 bytes; expected a TOML file of text, at most 1 MB"),
+        (
+            'extends = "\\u0000.toml"\nname = "n"\ntitle = "t"',
+            "extends is '\\x00.toml'; expected the name of",
+        ),
+        (H200.replace('"gpu"', f'"{"g" * 5000}"', 1), "cache.l2.attach"),
+    ],
+    ids=range(9),
+)
+def test_a_monstrous_file_is_one_short_line(tmp_path, text, words):
+    with pytest.raises(ProfileError, match=re.escape(words)) as caught:
+        load(tmp_path, text)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < len(str(tmp_path)) + 250
+
+
+def chain(folder: Path, length: int) -> Path:
+    """A machine file that extends another, and so on: `length` files, the last of them h200."""
+    for number in range(length - 1):
+        base = "h200" if number == length - 2 else f"m{number + 1}.toml"
+        text = f'extends = "{base}"\nname = "m{number}"\ntitle = "t"\n'
+        (folder / f"m{number}.toml").write_text(text)
+    return folder / "m0.toml"
+
+
+def test_a_chain_of_machines_has_a_limit(tmp_path):
+    assert load_machine(chain(tmp_path, 16)).name == "m0"
+    with pytest.raises(
+        ProfileError, match=r"m15\.toml: is file 16 of a chain of 'extends' and extends 'h200'"
+    ):
+        load_machine(chain(tmp_path, 17))
+    with pytest.raises(ProfileError, match="expected at most 16 files; merge some of them"):
+        load_machine(chain(tmp_path, 1200))
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_no_fault(tmp_path):
+    assert load(tmp_path, "\ufeff" + H200).name == "h200"
+
+
+def test_traces_know_the_same_provenances():
+    assert trace_schema.PROVENANCES == PROVENANCES
 
 
 def test_the_worst_provenance_wins():

@@ -160,7 +160,33 @@ def test_output_that_fails_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
     with pytest.raises(OutputError, match=r"out: cannot be written: No space left on device; choose"):
         output.write_files(folder, {"a.json": "new"})
     assert (folder / "a.json").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "a.json"]
+
+
+def test_output_is_staged_inside_a_folder_that_exists(tmp_path, monkeypatch):
+    """It may be a mount point, or the only place where the user may write."""
+    moved = []
+
+    def replace(source, target):
+        assert source.parent.parent == target.parent == tmp_path
+        moved.append(target.name)
+        source.rename(target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    output.write_files(tmp_path, {"a.json": "new"})
+    assert moved == ["a.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_an_output_without_a_name_is_refused():
+    assert output.named(".") == Path(".")
+    with pytest.raises(OutputError, match="the name of the output is empty; expected a path"):
+        output.named("")
+
+
+def test_output_holds_file_names_that_are_no_text(tmp_path):
+    output.write_files(tmp_path / "out", {"a.json": '"b\udcff.parquet"'})
+    assert (tmp_path / "out" / "a.json").read_text(encoding="utf-8") == '"b\\udcff.parquet"'
 
 
 def test_output_refuses_a_file_in_the_way(tmp_path):

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_cases import HBM, TWO_TIERS, flat_region, kernel
+from engine_cases import (
+    GPU,
+    HBM,
+    HOST,
+    PCIE,
+    TWO_TIERS,
+    flat_region,
+    gathered,
+    kernel,
+    one_access_ps,
+    transfer_ps,
+)  # fmt: skip
 
 from memsim.errors import DoesNotFit, TraceError, UsageError
 from memsim.result import Result
@@ -34,22 +46,31 @@ def launches(step: int) -> list[tuple[Kernel, Access]]:
     return found
 
 
+def written(path: Path, meta: dict[str, object], regions: Sequence[Region], *rows: Kernel | Access) -> Path:
+    """A trace file of some regions, then kernels and accesses in this order."""
+    with TraceWriter(path, meta) as writer:
+        for region in regions:
+            writer.region(region)
+        for row in rows:
+            if isinstance(row, Kernel):
+                writer.kernel(row)
+            else:
+                writer.access(row)
+    return path
+
+
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    path = tmp_path / "two steps.parquet"
     meta = {
         "model": "toy", "context_tokens": ROWS, "batch": 2, "steps": 2, "tokens_per_step": 1,
         "inputs": [{"path": "toy.rows", "value": "640", "provenance": "assumed", "source": "made up"}],
     }  # fmt: skip
-    with TraceWriter(path, meta) as writer:
-        for layer in range(LAYERS):
-            region = flat_region(layer, ROWS, 1152)
-            writer.region(dataclasses.replace(region, name=f"layer{layer}.kv", layer=layer))
-        for step in range(2):
-            for scan, access in launches(step):
-                writer.kernel(scan)
-                writer.access(access)
-    return path
+    regions = [
+        dataclasses.replace(flat_region(layer, ROWS, 1152), name=f"layer{layer}.kv", layer=layer)
+        for layer in range(LAYERS)
+    ]
+    rows = [row for step in range(2) for launch in launches(step) for row in launch]
+    return written(tmp_path / "two steps.parquet", meta, regions, *rows)
 
 
 @pytest.fixture
@@ -85,12 +106,83 @@ def test_engines_give_equal_results(trace: Path, system: System) -> None:
     assert dataclasses.replace(quick, engine="") == dataclasses.replace(slow, engine="")
 
 
-def test_the_naive_time_is_launch_latency_and_a_division(trace: Path, system: System) -> None:
-    (family,) = replay(trace, system, bound=False).families
-    gpu = system.initiator
-    one_ps = gpu.launch_gap_ps + HBM.latency_ps + ROWS * 1152 * 1_000_000 // (8 * HBM.channel_mbps)
+@pytest.mark.parametrize(
+    ("place", "link_mbps", "latency_ps", "slowest", "mbps"),
+    [
+        ([], PCIE.mbps, HBM.latency_ps, "hbm", 8 * HBM.channel_mbps),
+        (["kv=host"], PCIE.mbps, HOST.latency_ps + 2 * PCIE.latency_ps, "pcie", PCIE.mbps),
+        (["kv=host"], 10**6, HOST.latency_ps + 2 * PCIE.latency_ps, "host", 4 * HOST.channel_mbps),
+    ],
+)
+def test_the_naive_time_is_launch_latency_and_the_division_of_the_slowest_place(
+    trace: Path, system: System, place: list[str], link_mbps: int, latency_ps: int, slowest: str, mbps: int
+) -> None:
+    machine = dataclasses.replace(system, links=(dataclasses.replace(PCIE, mbps=link_mbps),))
+    (family,) = replay(trace, machine, place=place, bound=False).families
+    one_ps = GPU.launch_gap_ps + latency_ps + ROWS * 1152 * 1_000_000 // mbps
     assert family.naive_ps == 2 * LAYERS * one_ps
-    assert family.naive_place == "hbm"
+    assert family.naive_place == slowest
+
+
+def test_the_two_directions_of_a_link_do_not_add_up(tmp_path: Path) -> None:
+    """As many bytes out as in: 1 / 55 GB/s each at once, and more than both at the host, 2 / 120 GB/s."""
+    rows = [gathered(range(512)), gathered(range(512), write=True)]
+    path = written(tmp_path / "both.parquet", {}, [flat_region(0, 512, 4096)], kernel(), *rows)
+    result = replay(path, TWO_TIERS, place=["kv=host"], bound=False)
+    one_way_ps = 512 * 4096 * 1_000_000 // PCIE.mbps
+    (family,), (link,) = result.families, result.links
+    assert link.busy_ps == one_way_ps
+    assert family.naive_place == "pcie"
+    assert family.naive_ps == GPU.launch_gap_ps + HOST.latency_ps + 2 * PCIE.latency_ps + one_way_ps
+
+
+def same_row_twice(path: Path) -> Path:
+    """Two requests of 512 B for one row, issued at once."""
+    launch = kernel(tiles_in_flight=2, tile_bytes=512)
+    return written(path, {}, [flat_region(0, 8, 512)], launch, gathered([0, 0]))
+
+
+def test_a_links_wait_includes_the_wait_for_its_tags(tmp_path: Path) -> None:
+    """Tags for one request: the second waits until the first is complete, and then for nothing."""
+    scarce = dataclasses.replace(TWO_TIERS, links=(dataclasses.replace(PCIE, tags=512 // PCIE.tag_bytes),))
+    path = same_row_twice(tmp_path / "twice.parquet")
+    (link,) = replay(path, scarce, place=["kv=host"], bound=False).links
+    assert link.waiting_ps == one_access_ps(TWO_TIERS, 1, 512)
+
+
+def test_a_links_wait_includes_the_wait_for_its_wire(tmp_path: Path) -> None:
+    """The host's two channels let the second request go one piece of 256 B after the first."""
+    slow = dataclasses.replace(TWO_TIERS, links=(dataclasses.replace(PCIE, mbps=10_000),))
+    path = same_row_twice(tmp_path / "twice.parquet")
+    (link,) = replay(path, slow, place=["kv=host"], bound=False).links
+    gap_ps = transfer_ps(512, HOST.channel_mbps) - transfer_ps(256, HOST.channel_mbps)
+    assert link.waiting_ps == transfer_ps(512, 10_000) - gap_ps
+
+
+def test_the_time_per_output_token_is_a_share_of_a_step_that_emits_several(tmp_path: Path) -> None:
+    """Two steps of four tokens each, whatever the batch."""
+    rows = [row for step in range(2) for launch in launches(step) for row in launch]
+    regions = [flat_region(layer, ROWS, 1152) for layer in range(LAYERS)]
+    meta: dict[str, object] = {"steps": 2, "tokens_per_step": 4, "batch": 3}
+    result = replay(written(tmp_path / "four.parquet", meta, regions, *rows), TWO_TIERS, bound=False)
+    assert result.tpot_ps == result.total_ps // (2 * 4)
+
+
+def test_steps_that_overlap_add_up_to_the_whole_and_none_is_negative(tmp_path: Path) -> None:
+    """Three kernels that only start up, a step each. The second, on a stream of its own, begins when the
+    first has begun and ends before it; the third follows the second and outlasts the first."""
+    startups_ps, streams = (10**9, 10, 2 * 10**9), (0, 1, 1)
+    kernels = [
+        kernel(i, step=i, stream=stream, startup_ps=startup_ps)
+        for i, (stream, startup_ps) in enumerate(zip(streams, startups_ps, strict=True))
+    ]
+    path = written(tmp_path / "overlap.parquet", {"steps": 3}, [flat_region(0, 8, 64)], *kernels)
+    launch_ps = GPU.launch_gap_ps + GPU.graph_launch_ps
+    first_ps = launch_ps + startups_ps[0]
+    last_ps = 3 * launch_ps + startups_ps[1] + startups_ps[2]
+    result = replay(path, TWO_TIERS, bound=False)
+    assert result.step_ps == (first_ps, 0, last_ps - first_ps)
+    assert result.total_ps == last_ps
 
 
 def test_the_host_costs_what_its_link_does(trace: Path, system: System) -> None:
@@ -142,11 +234,9 @@ def test_wrong_options_are_refused(
 
 
 def test_a_trace_without_kernels_is_refused(tmp_path: Path, system: System) -> None:
-    region: Region = flat_region(0, 1, 1)
-    with TraceWriter(tmp_path / "none.parquet", {}) as writer:
-        writer.region(region)
+    path = written(tmp_path / "none.parquet", {}, [flat_region(0, 1, 1)])
     with pytest.raises(TraceError, match="kernel"):
-        replay(tmp_path / "none.parquet", system)
+        replay(path, system)
 
 
 def test_percentiles_come_from_the_bucket_that_holds_them() -> None:
@@ -154,3 +244,21 @@ def test_percentiles_come_from_the_bucket_that_holds_them() -> None:
     histogram[3], histogram[9] = 98, 2
     assert percentiles_ps(histogram, (50, 98, 99, 100)) == [3, 3, 9, 9]
     assert percentiles_ps(histogram * 0, (50,)) == [0]
+
+
+def test_percentiles_of_few_requests_are_requests() -> None:
+    """Of n requests the p-th percentile is the ceil(n p / 100)-th: of one the first, of three the second
+    up to p = 66."""
+    histogram = np.zeros(496, np.int64)
+    histogram[9] = 1
+    assert percentiles_ps(histogram, (1, 50, 99)) == [9, 9, 9]
+    histogram[3] = 2
+    assert percentiles_ps(histogram, (50, 66, 67, 99)) == [3, 3, 9, 9]
+
+
+def test_a_loaded_machine_and_a_single_rule_are_taken_as_they_are(trace: Path) -> None:
+    from memsim import load_machine
+
+    named = replay(trace, "h200-host", place=["kv=host"], bound=False)
+    loaded = replay(trace, load_machine("h200-host"), place="kv=host", bound=False)
+    assert loaded == named

@@ -9,12 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from trace_samples import SMALL, changed, without_rights, write
 
-from memsim import trace_batch
+from memsim import trace_batch, trace_read
 from memsim.errors import TraceError
 from memsim.trace_check import Summary, check_trace
 from memsim.trace_read import open_trace
 
 HUGE = 2**63 - 1
+INPUT = {"path": "model.layers", "value": 61, "provenance": "stated", "source": "its configuration"}
 
 
 @pytest.fixture(scope="module")
@@ -151,11 +152,47 @@ def test_damaged_pages_are_found_by_their_checksums(path):
         ({"steps": 0}, "metadata 'steps' is 0; expected an integer of at least 1"),
         ({"batch": 1.5}, "metadata 'batch' is 1.5; expected an integer of at least 1"),
         ({"context_tokens": "1M"}, "metadata 'context_tokens' is '1M'; expected an integer"),
+        ({"tokens_per_step": True}, "metadata 'tokens_per_step' is True; expected an integer"),
+        ({"inputs": "abc"}, "metadata 'inputs' are 'abc'; expected a list of objects with path, value,"),
+        ({"inputs": None}, "metadata 'inputs' are None; expected a list of objects"),
+        ({"inputs": [INPUT, 1]}, "metadata 'inputs', element 1, is 1; expected an object with path, value,"),
+        ({"inputs": [{}]}, "metadata 'inputs', element 0, has no 'path'; expected path, value, provenance,"),
+        (
+            {"inputs": [INPUT | {"value": [1]}]},
+            "metadata 'inputs', element 0, has value = [1]; expected a text or a number; correct it",
+        ),
+        (
+            {"inputs": [INPUT | {"source": 3}]},
+            "metadata 'inputs', element 0, has source = 3; expected a text; correct it",
+        ),
+        (
+            {"inputs": [INPUT | {"provenance": "guesed"}]},
+            "metadata 'inputs', element 0, has provenance = 'guesed'; expected measured, calibrated, stated,",
+        ),
     ],
 )
 def test_wrong_metadata(path, edit, words):
     changed(path, edit_meta=lambda meta: meta.update(edit))
     assert fault(path).startswith(words)
+
+
+def test_inputs_may_hold_texts_numbers_and_more_keys(path):
+    inputs = [INPUT, INPUT | {"value": "61"}, INPUT | {"value": 0.5, "note": None}]
+    changed(path, edit_meta=lambda meta: meta.update(inputs=inputs))
+    assert open_trace(path).meta["inputs"] == inputs
+
+
+def test_what_the_blocks_of_a_kernel_walk_has_a_limit(path, monkeypatch):
+    monkeypatch.setattr(trace_read, "MAX_DEALT", 5)  # kernel 0: one block, then four; kernel 2: four, one
+    assert check_trace(path).accesses == 4
+    monkeypatch.setattr(trace_read, "MAX_DEALT", 4)
+    words = (
+        "row 4: access of kernel 0 brings what the kernel's blocks walk to 5 accesses (each counted once a "
+        "block); expected at most 4 a kernel; join its accesses, give it fewer blocks, or split it"
+    )
+    assert fault(path) == words
+    monkeypatch.setattr(trace_batch, "BATCH_GATHERED", 1)  # the count goes on from batch to batch
+    assert fault(path) == words
 
 
 @pytest.mark.parametrize(

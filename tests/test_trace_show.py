@@ -87,3 +87,13 @@ def test_head_of_another_file_is_refused(tmp_path):
     (tmp_path / "t.parquet").write_text("record,id\n")
     with pytest.raises(TraceError, match="is not a Parquet file"):
         head(tmp_path / "t.parquet", 5)
+
+
+def test_head_of_more_rows_than_there_can_be(small):
+    assert len(head(small, 10**20)) == len(SMALL)
+
+
+def test_a_file_name_need_not_be_text(small):
+    name = small.with_name("b\udcff.parquet")
+    small.rename(name)
+    assert info(name)["path"] == str(name)

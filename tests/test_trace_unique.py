@@ -32,7 +32,7 @@ def kernels_with_accesses(draw):
     return regions, kernel, draw(st.lists(accesses(kernel, regions), max_size=12))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(sample=kernels_with_accesses())
 def test_unique_bytes_are_those_of_sets_of_rows(sample):
     regions, kernel, rows = sample
@@ -80,6 +80,13 @@ def test_a_scan_of_a_huge_region_stays_a_run():
     rows = 10**14
     halves = [extent(0, rows // 2, 2), extent(1, rows // 2, 2), extent(0, rows // 4, 4)]
     assert unique_of(*halves, region_rows=rows) == ({0: 10 * rows}, {})
+
+
+def test_two_strides_of_a_huge_region_stay_runs():
+    rows = 10**14
+    thirds = [extent(0, rows // 2, 2), extent(0, rows // 3, 3), extent(1, 7, rows // 10)]
+    assert unique_of(thirds[0], thirds[1], region_rows=rows) == ({0: 10 * (rows // 3 * 2)}, {})
+    assert unique_of(thirds[2], region_rows=rows) == ({0: 70}, {})
 
 
 def test_every_region_of_the_largest_trace_fits_64_bits():

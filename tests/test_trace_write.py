@@ -33,7 +33,7 @@ LISTS = ("waits_for", "gather")
 HEADS = (*SMALL[:2], small_kernel(0))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows=traces())
 def test_what_is_written_is_read_back(rows, tmp_path_factory):
     path = tmp_path_factory.mktemp("trace") / "t.parquet"
@@ -43,7 +43,7 @@ def test_what_is_written_is_read_back(rows, tmp_path_factory):
     assert trace.meta == META
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rows=traces())
 def test_rows_survive_small_row_groups_and_small_batches(rows, tmp_path_factory):
     path = tmp_path_factory.mktemp("trace") / "t.parquet"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memsim import units
-from memsim.errors import UsageError
+from memsim.errors import UsageError, nearest
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ from memsim.errors import UsageError
         (units.parse_flops, "989 TFLOP/s", 989_000_000),
         (units.parse_tokens, "128K", 131_072),
         (units.parse_tokens, "1M", 1_048_576),
+        (units.parse_tokens, "1.5K", 1536),
         (units.parse_tokens, "10M", 10_485_760),
         (units.parse_tokens, "131072", 131_072),
         (units.parse_tokens, 131_072, 131_072),
@@ -49,6 +50,9 @@ def test_a_size_without_number_or_unit_is_refused(text):
     ("parse", "text", "words"),
     [
         (units.parse_rate, "4.8 Tb/s", "unknown unit 'Tb/s'; did you mean 'TB/s'?"),
+        (units.parse_tokens, "128k", "unknown unit 'k'; did you mean 'K'?"),
+        (units.parse_tokens, "0.3K", "no whole number of tokens"),
+        (units.parse_bytes, "1 gib", "unknown unit 'gib'; did you mean 'GiB'?"),
         (units.parse_time, "5 sec", "unknown unit 'sec'; choose one of: ms, ns"),
         (units.parse_bytes, "0.3 B", "no whole number of bytes"),
         (units.parse_time, "0.5 ps", "no whole number of ps"),
@@ -66,6 +70,21 @@ def test_a_size_without_number_or_unit_is_refused(text):
 def test_a_refusal_says_what_is_wrong(parse, text, words):
     with pytest.raises(UsageError, match=re.escape(words)):
         parse(text)
+
+
+def test_a_refusal_cuts_what_is_long():
+    with pytest.raises(UsageError) as caught:
+        units.parse_bytes("9" * 5000)
+    assert str(caught.value).startswith(f"'{'9' * 76}... is not a size")
+    with pytest.raises(UsageError, match="a value that is too long to show is not a number of tokens"):
+        units.parse_tokens(10**5000)
+
+
+def test_a_long_list_of_names_is_cut_and_case_counts_least():
+    names = [f"layer{number:02}.kv" for number in range(20)]
+    assert nearest("x", names[:12]) == f"choose one of: {', '.join(names[:12])}"
+    assert nearest("x", names) == f"choose one of: {', '.join(names[:12])}, ..."
+    assert nearest("LAYER07.KV", names) == "did you mean 'layer07.kv'?"
 
 
 @pytest.mark.parametrize("text", ["0", 0, "0K", "-5", -5, "1e30", "1.5", "nan", "inf", "", "M", True, 1.0])
