@@ -17,7 +17,7 @@ from memsim.fast_tile import complete, end_tile, issue
 from memsim.jit import inner, jit
 
 DONE, PAUSED, MORE_REQUESTS, STUCK = range(4)
-INSTANTS = 1_000_000  # between two pauses: under a second
+REQUESTS_A_RUN = 1_000_000  # between two pauses: about a second
 
 
 @inner
@@ -122,7 +122,8 @@ def run(hw, prog, memory, st, out):
     """
     if out.kernels[0, READY_PS] == NONE:
         make_ready(prog, st, out, 0)
-    for _ in range(INSTANTS):
+    left = REQUESTS_A_RUN
+    while left > 0:
         now_ps = next_event_ps(st)
         if now_ps == NEVER_PS:
             break
@@ -130,6 +131,7 @@ def run(hw, prog, memory, st, out):
         while request != NONE:
             complete(hw, prog, st, out, request, now_ps)
             request = next_complete(st, now_ps)
+            left -= 1
         if st.sizes[IN_HEAPS] == 0:
             continue
         while is_due(st, WORKED, now_ps):

@@ -20,7 +20,7 @@ from memsim.trace import Access
 
 
 def test_a_long_segment_pauses_so_that_an_interrupt_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = fast_loop.INSTANTS + 100_000
+    rows = fast_loop.REQUESTS_A_RUN + 100_000
     region = flat_region(0, rows, 64)
     trace = one_kernel(kernel(tiles_in_flight=1), region, Access(0, 0, 0, 0, False, 0, rows, worked=True))
     statuses = []
