@@ -69,7 +69,7 @@ class TraceWriter:
         self._temporary = self._target.with_name(f".memsim-{uuid.uuid4().hex}.part")
         try:
             # A native file: Arrow calling back a Python one, while an exception passes, would crash.
-            self._file = pa.OSFile(str(self._temporary), "wb")
+            self._file = pa.OSFile(os.fsencode(self._temporary), "wb")
             self._parquet = _parquet_writer(self._file)
         except OSError as error:
             self._discard()
