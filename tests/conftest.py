@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
+from trace_samples import SMALL, write
 
 from memsim.result import FamilyTotals, PlaceTotals, Result
 
@@ -59,3 +62,18 @@ def result() -> Result:
         provenance="assumed",
         assumed=("tier.hbm.interleave", "link.pcie.tags"),
     )
+
+
+@pytest.fixture(scope="session")
+def valid(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a small trace without a fault."""
+    path = tmp_path_factory.mktemp("valid") / "t.parquet"
+    write(path, SMALL)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def path(tmp_path: Path, valid: bytes) -> Path:
+    """A small trace without a fault, to be spoilt."""
+    (tmp_path / "t.parquet").write_bytes(valid)
+    return tmp_path / "t.parquet"

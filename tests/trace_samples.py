@@ -9,9 +9,12 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import strategies as st
 
+from memsim.errors import TraceError
 from memsim.trace import FLOP_UNITS, REGION_KINDS, RETIRE_ORDERS, SPREADS, Access, Accesses, Kernel, Region
+from memsim.trace_check import check_trace
 from memsim.trace_write import TraceWriter
 
 META = {"model": "two-layer", "context_tokens": 640, "batch": 1, "steps": 2, "tokens_per_step": 1}
@@ -217,3 +220,13 @@ def traces(draw):
         kernel = draw(kernels(number, step, len(all_regions)))
         rows += [kernel, *draw(st.lists(accesses(kernel, all_regions), max_size=5))]
     return rows
+
+
+def fault(path):
+    """The message of the first fault: one line that begins with the file."""
+    with pytest.raises(TraceError) as error:
+        check_trace(path)
+    message = str(error.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message[len(f"{path}: ") :]
