@@ -10,6 +10,8 @@ from random import Random
 
 import numpy as np
 from engine_cases import ONE_TIER, columns, drawn_case, flat_region, kernel, placed, run_both
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from memsim import fast
 from memsim.fast import pack_hardware, replay_segment
@@ -31,8 +33,17 @@ def planted() -> str:
 
 
 def main(cases: int) -> None:
-    for seed in range(cases):
-        run_both(*drawn_case(Random(seed)))
+    compared = 0
+
+    @settings(max_examples=cases, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.randoms(use_true_random=False))
+    def agree(random: Random) -> None:
+        nonlocal compared
+        run_both(*drawn_case(random))
+        compared += 1
+
+    agree()
+    assert compared >= cases
     print(f"agree {cases}")
     if "planted" in sys.argv:
         print(f"planted {planted()}")

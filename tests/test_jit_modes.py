@@ -26,7 +26,7 @@ def run(cache: Path, *arguments: str, **environment: str) -> str:
 
 
 def test_interpreted(tmp_path: Path) -> None:
-    assert run(tmp_path, "40", NUMBA_DISABLE_JIT="1") == "agree 40\n"
+    assert run(tmp_path, "100", NUMBA_DISABLE_JIT="1") == "agree 100\n"
 
 
 @pytest.fixture(scope="module")
