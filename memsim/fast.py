@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
 from itertools import accumulate
 
 import numpy as np
@@ -22,6 +21,7 @@ from memsim.fast_state import (  # fmt: skip
 )
 from memsim.jit import is_compiled, mark_compiled
 from memsim.limits import check_times
+from memsim.progress import Progress
 from memsim.program import UNIT_SHARES, Program, build_program
 from memsim.result import LATENCY_BUCKETS, Outcome, empty_outcome
 from memsim.rules import (  # fmt: skip
@@ -43,7 +43,7 @@ def run(
     system: System,
     memory: Memory,
     quantum_bytes: int,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Outcome:
     """Replay a trace. progress(kernels ended, kernels) is called as they end."""
     if not is_compiled():
@@ -61,7 +61,7 @@ def run(
         counts = _replay_once(hardware, program, local, system, memo)
         add_segment(total, counts, done, regions, begin_ps)
         done += len(segment.launches)
-        begin_ps = int(total.end_ps[:done].max()) if done else 0
+        begin_ps += int(counts.kernels[:, END_PS].max())
         if progress is not None:
             progress(done, trace.kernel_count)
     mark_compiled()

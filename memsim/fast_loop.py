@@ -21,7 +21,7 @@ REQUESTS_A_RUN = 1_000_000  # between two pauses: about a second
 
 
 @inner
-def end_block(hw, prog, st, out, slot, now_ps):
+def end_block(prog, st, out, slot, now_ps):
     """A block ends: its place is free, and with the kernel's last block the kernel has ended."""
     kernel = st.slots[slot, KERNEL]
     st.room[st.slots[slot, ON_UNIT]] += prog.kernels[kernel, SHARES]
@@ -138,7 +138,7 @@ def run(hw, prog, memory, st, out):
             tile = take(st, WORKED)
             end_tile(prog, st, tile // st.sizes[MOST_TILES], tile, now_ps)
         while is_due(st, BLOCK_END, now_ps):
-            end_block(hw, prog, st, out, take(st, BLOCK_END), now_ps)
+            end_block(prog, st, out, take(st, BLOCK_END), now_ps)
         while is_due(st, START, now_ps):
             start_kernel(prog, st, out, take(st, START), now_ps)
         if st.sizes[PLACE]:

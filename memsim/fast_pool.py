@@ -6,8 +6,7 @@ from memsim.fast_queue import post
 from memsim.fast_route import moved_bytes
 from memsim.fast_state import (  # fmt: skip
     BLOCK, FREE, HEAD, ISSUE, LINKS, LINK_TAGS, LINK_TAG_BYTES, NEED, NEXT, NONE, ON_UNIT, REQUEST,
-    ROUTE_AT, RUNNING, SINCE_PS, SPAN_OFFSET, SPAN_TIER, STAGE, TAIL, TIERS, UNITS, UNIT_BYTES, WAITS,
-    WAITS_FOR_POOL,
+    ROUTE_AT, SINCE_PS, SPAN_OFFSET, SPAN_TIER, STAGE, TAIL, TIERS, UNITS, UNIT_BYTES,
 )
 from memsim.jit import inner
 
@@ -21,7 +20,7 @@ def pool_of(hw, st, slot, stage):
 
 
 @inner
-def demand(hw, tier, moved, nbytes, pool):
+def demand(hw, moved, nbytes, pool):
     """Credits that a request takes from a pool: bytes of a unit, tags of a link."""
     if pool < hw.sizes[UNITS]:
         return min(nbytes, hw.sizes[UNIT_BYTES])
@@ -39,7 +38,7 @@ def acquire(hw, st, slot, nbytes, now_ps):
     moved = moved_bytes(hw, tier, sl[slot, SPAN_OFFSET], nbytes) if stages > 1 else nbytes
     while sl[slot, STAGE] < stages:
         pool = pool_of(hw, st, slot, sl[slot, STAGE])
-        need = demand(hw, tier, moved, nbytes, pool)
+        need = demand(hw, moved, nbytes, pool)
         if st.pools[pool, HEAD] != NONE or st.pools[pool, FREE] < need:
             enqueue(st, pool, slot, need, now_ps)
             return False
@@ -52,7 +51,6 @@ def acquire(hw, st, slot, nbytes, now_ps):
 def enqueue(st, pool, slot, need, now_ps):
     """Put a slot at the end of a pool's queue."""
     sl = st.slots
-    sl[slot, WAITS] = WAITS_FOR_POOL
     sl[slot, NEED] = need
     sl[slot, SINCE_PS] = now_ps
     sl[slot, NEXT] = NONE
@@ -73,7 +71,6 @@ def release(hw, st, out, pool, credits, now_ps):
         st.pools[pool, FREE] -= sl[slot, NEED]
         st.pools[pool, HEAD] = sl[slot, NEXT]
         sl[slot, STAGE] += 1
-        sl[slot, WAITS] = RUNNING
         waited_ps = now_ps - sl[slot, SINCE_PS]
         if pool < hw.sizes[UNITS]:
             out.waiting_ps[-1] += waited_ps

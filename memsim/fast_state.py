@@ -39,15 +39,14 @@ LEFT, NEXT_BLOCK = range(2)
 # State.slots. BLOCK is numbered through the segment; OP_ROW begins the op's next tile; ROW, ROW_END and
 # SECOND are the cursor in the open tile (TILE, NONE between tiles); REQUEST numbers the next request;
 # TO_WORK is the next tile to be booked in order, WORKED_PS the end of the last one booked; STAGE counts
-# the pools already taken for the next request, NEED the credits it waits for; NEXT continues a queue;
-# FREE_SLOT is the stack of unused slots, FREE_TILES the height of the slot's stack of places
-# for tiles that were used before.
+# the pools already taken for the next request, NEED the credits it waits for; WAITS says (0 / 1) whether
+# it waits for a tile to end; NEXT continues a queue; FREE_SLOT is the stack of unused slots, FREE_TILES
+# the height of the slot's stack of places for tiles that were used before.
 (
     KERNEL, ON_UNIT, BLOCK, OP, OP_ROW, ROW, ROW_END, SECOND, SPAN_TIER, SPAN_OFFSET, SPAN_LEFT, REQUEST,
     TILES, OUTSTANDING, TILE, TO_WORK, WORKED_PS, WAITS, STAGE, NEED, SINCE_PS, NEXT, FREE_SLOT, FREE_TILES,
 ) = range(24)  # fmt: skip
 SLOT_COLUMNS = 24
-RUNNING, WAITS_FOR_TILE, WAITS_FOR_POOL = range(3)  # values of WAITS
 # State.tiles: requests still out (one more while the tile is open), number, arithmetic, stack of unused
 TILE_LEFT, TILE_NUMBER, TILE_FLOPS, TILE_FREE = range(4)
 # State.requests; R_BLOCK is its slot's BLOCK

@@ -8,10 +8,10 @@ from memsim.fast_route import book, move, moved_bytes
 from memsim.fast_state import (  # fmt: skip
     BLOCK, BLOCK_END, DRAIN_PS, FLOPS, FREE_REQUESTS, FREE_TILES, IN_FLIGHT, IN_ORDER, ISSUE, ISSUED,
     KERNEL, MFLOPS, MOST_TILES, MOVED, NONE, ON_UNIT, OP, OP_ROW, OUTSTANDING, QUANTUM_BYTES, REQUEST,
-    REQUESTS, ROUTE_AT, ROUTE_PS, ROW, ROW_END, RUNNING, R_BLOCK, R_BYTES, R_FREE, R_HOP, R_ISSUE_PS,
+    REQUESTS, ROUTE_AT, ROUTE_PS, ROW, ROW_END, R_BLOCK, R_BYTES, R_FREE, R_HOP, R_ISSUE_PS,
     R_MOVED, R_NUMBER, R_OFFSET, R_SLOT, R_TIER, R_TILE, R_WRITE, SECOND, SPAN_LEFT, SPAN_OFFSET,
     SPAN_TIER, STAGE, TIERS, TILE, TILES, TILE_FLOPS, TILE_FREE, TILE_LEFT, TILE_NUMBER, TO_WORK, UNITS,
-    UNIT_BYTES, WAITS, WAITS_FOR_TILE, WORKED, WORKED_PS,
+    UNIT_BYTES, WAITS, WORKED, WORKED_PS,
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
@@ -92,7 +92,7 @@ def issue(hw, prog, memory, st, out, slot, now_ps):
             if has_asked_all(prog, st, slot):
                 return True
             if not may_open_tile(prog, st, slot):
-                sl[slot, WAITS] = WAITS_FOR_TILE
+                sl[slot, WAITS] = 1
                 return True
             open_tile(prog, st, slot)
         elif sl[slot, SPAN_LEFT] > 0:
@@ -162,7 +162,7 @@ def complete(hw, prog, st, out, request, now_ps):
     release(hw, st, out, st.slots[slot, ON_UNIT], min(rq[request, R_BYTES], hw.sizes[UNIT_BYTES]), now_ps)
     for i in range(hw.tiers[tier, ROUTE_AT], hw.tiers[tier + 1, ROUTE_AT]):
         pool = hw.sizes[UNITS] + hw.route[i]
-        release(hw, st, out, pool, demand(hw, tier, rq[request, R_MOVED], 0, pool), now_ps)
+        release(hw, st, out, pool, demand(hw, rq[request, R_MOVED], 0, pool), now_ps)
     tile = rq[request, R_TILE]
     rq[st.sizes[FREE_REQUESTS], R_FREE] = request
     st.sizes[FREE_REQUESTS] += 1
@@ -216,9 +216,9 @@ def end_tile(prog, st, slot, tile, now_ps):
         st.tiles[slot * most + sl[slot, FREE_TILES], TILE_FREE] = tile - slot * most
         sl[slot, FREE_TILES] += 1
     sl[slot, OUTSTANDING] -= 1
-    if sl[slot, WAITS] == WAITS_FOR_TILE:
+    if sl[slot, WAITS]:
         if may_open_tile(prog, st, slot):
-            sl[slot, WAITS] = RUNNING
+            sl[slot, WAITS] = 0
             post(st, ISSUE, now_ps, sl[slot, BLOCK], sl[slot, REQUEST], -1 - slot)
     elif sl[slot, OUTSTANDING] == 0 and has_asked_all(prog, st, slot):
         post(st, BLOCK_END, now_ps + prog.kernels[kernel, DRAIN_PS], sl[slot, BLOCK], 0, slot)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from hwprofiles import machine_names, machine_path
 from memsim.errors import ProfileError, cut, nearest, shown
+from memsim.system import PROVENANCES
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from memsim.profile_schema import Profile
 
-PROVENANCES = ("measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed")  # best first
 
 MAX_FILE_BYTES = 1_000_000
 MAX_EXTENDS = 16  # files that extend one another

@@ -13,10 +13,9 @@ import numpy as np
 
 from memsim.rules import GATHER_AT, Ops
 from memsim.system import Initiator
-from memsim.trace import Accesses, Kernel
+from memsim.trace import EACH, EVEN, Accesses, Kernel
 
 UNIT_SHARES = 720_720  # a unit in shares: divisible by every occupancy up to 16
-_ONE, _EVEN, _EACH = 0, 1, 2
 
 Int64s = np.ndarray
 
@@ -103,7 +102,7 @@ def _deal(kernel: Kernel, accesses: Accesses, row_bytes: Int64s) -> tuple[Ops, I
     span = accesses.block_last - accesses.block + 1
     source = np.repeat(np.arange(len(span)), span)  # access of each op
     place = np.arange(len(source)) - np.repeat(np.cumsum(span) - span, span)  # its block's place in the run
-    even = accesses.spread[source] == _EVEN
+    even = accesses.spread[source] == EVEN
     skipped, rows = _dealt_rows(accesses, source, place, span)
     begin = np.where(even, skipped, 0)
     rows = np.where(even, rows, accesses.rows[source])
@@ -117,7 +116,7 @@ def _deal(kernel: Kernel, accesses: Accesses, row_bytes: Int64s) -> tuple[Ops, I
     columns = (
         region,
         accesses.write[source],
-        (accesses.spread[source] == _EACH) & (place > 0),
+        (accesses.spread[source] == EACH) & (place > 0),
         np.where(gathered, 0, accesses.first_row[source] + begin * accesses.stride[source]),
         rows,
         accesses.stride[source],

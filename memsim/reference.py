@@ -14,6 +14,7 @@ import simpy
 from memsim import rules
 from memsim.limits import check_times
 from memsim.program import UNIT_SHARES, Program, build_program
+from memsim.progress import Progress
 from memsim.reference_parts import Block, Machine, Request, Station, Tile, pieces
 from memsim.result import READ, WRITE, Outcome, empty_outcome
 from memsim.rules import Memory
@@ -317,7 +318,7 @@ def run(
     system: System,
     memory: Memory,
     quantum_bytes: int,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Outcome:
     """Replay a trace. progress(kernels ended, kernels) is called as they end."""
     (whole,) = split(trace.kernels(), apart=False)

@@ -6,7 +6,7 @@ Enters a trace file, a machine and options; leaves a `Result`. The engine is imp
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from memsim import ledger
 from memsim.errors import TraceError, UsageError, nearest
 from memsim.placement import Placement, build_memory, parse_rules, place_regions
 from memsim.profile import load_machine, worst
+from memsim.progress import Progress
 from memsim.result import READ, WRITE, FamilyTotals, Outcome, PlaceTotals, Result
 from memsim.route import build_system
 from memsim.rules import Memory, bucket_floor_ps
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 ENGINES = ("fast", "reference")
 DEFAULT_QUANTUM_BYTES = 8192  # half of it moves a kernel by under 1%, a host-bound one too
 _LARGEST_QUANTUM_BYTES = 1 << 30
-
-Progress = Callable[[int, int], None]
 
 
 def replay(

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# How far a number can be trusted, best first.
+PROVENANCES = ("measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed")
+
 
 @dataclass(frozen=True)
 class Initiator:

@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 
 from memsim.result import READ, WRITE
-from memsim.trace import Accesses, Kernel, Region
+from memsim.trace import EACH, Accesses, Kernel, Region
 from memsim.trace_read import TraceFile
 from memsim.unique import unique_bytes
-
-_EACH = 2  # code of spread `each`: every block of the range asks for all rows
 
 
 @dataclass
@@ -64,7 +62,7 @@ class Watched:
         for way, by_region in ((READ, read), (WRITE, written)):
             for region, nbytes in by_region.items():
                 tally.unique[kernel.family, self.regions[region].kind][way] += nbytes
-        readers = np.where(accesses.spread == _EACH, accesses.block_last - accesses.block + 1, 1)
+        readers = np.where(accesses.spread == EACH, accesses.block_last - accesses.block + 1, 1)
         issued = accesses.rows * readers * self._row_bytes[accesses.region]
         np.add.at(tally.issued, (accesses.region, accesses.write.astype(np.int64)), issued)
         tally.issued_by_family[kernel.family] += int(issued.sum())

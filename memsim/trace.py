@@ -21,6 +21,7 @@ REGION_KINDS = ("weights", "kv", "index", "state", "activation", "output")
 RETIRE_ORDERS = ("in_order", "any")
 FLOP_UNITS = ("none", "bf16", "fp8", "fp32")
 SPREADS = ("one", "even", "each")  # how an access is spread over its blocks; index = code in `Accesses`
+ONE, EVEN, EACH = range(3)  # those codes
 
 Int64s = npt.NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memsim.errors import nearest
-from memsim.trace import FLOP_UNITS, REGION_KINDS, RETIRE_ORDERS, SPREADS, Int64s, Kernel, Region
+from memsim.trace import EACH, FLOP_UNITS, ONE, REGION_KINDS, RETIRE_ORDERS, Int64s, Kernel, Region
 from memsim.trace_batch import AccessRows, Bools, Fault
 from memsim.trace_schema import short
 
@@ -27,7 +27,6 @@ MAX_TILES_IN_FLIGHT = 65_536
 MAX_BLOCKS_PER_UNIT = 720_720  # a unit is dealt out in as many shares
 MAX_FLOPS = 9 * 10**12  # of a tile: 10^6 times as much still fits 64 bits
 
-ONE, EACH = SPREADS.index("one"), SPREADS.index("each")
 KERNEL_LEAST = {
     "layer": -1,
     "step": 0,

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from memsim.errors import TraceError, nearest, shown
+from memsim.system import PROVENANCES
 from memsim.trace import VERSION, Access, Kernel, Region
 
 KEY = b"memsim"
@@ -55,7 +56,6 @@ TEXT_KEYS = ("model",)
 COUNT_KEYS = ("context_tokens", "batch", "steps", "tokens_per_step")
 OWN_KEYS = ("schema_version", "rows")
 INPUT_KEYS = ("path", "value", "provenance", "source")
-PROVENANCES = ("measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed")  # best first
 
 
 def _is_string(found: pa.DataType) -> bool:

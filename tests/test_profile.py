@@ -266,7 +266,7 @@ def test_a_mark_at_the_beginning_of_a_file_is_no_fault(tmp_path):
 
 
 def test_traces_know_the_same_provenances():
-    assert trace_schema.PROVENANCES == PROVENANCES
+    assert trace_schema.PROVENANCES is PROVENANCES
 
 
 def test_the_worst_provenance_wins():
