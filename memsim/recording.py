@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memsim.errors import MissingExtra, OutputError, UsageError
+from memsim.output import named
 from memsim.units import parse_tokens
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ def record(
         least = 0 if name == "seed" else 1
         if value < least:
             raise UsageError(f"{name} is {value}; expected a whole number from {least} on")
-    if not str(out):
-        raise OutputError("the name of the output is empty; expected a file to write; write one")
-    out = Path(out)
+    out = named(str(out))
     if not out.parent.is_dir():
         raise OutputError(f"{out}: there is no folder {out.parent}; make it first")
     require_torch()
