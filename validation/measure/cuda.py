@@ -55,9 +55,15 @@ def nvrtc_paths() -> list[str]:
 
 @functools.cache
 def nvrtc() -> ctypes.CDLL | None:
-    """The first NVRTC that loads, or None."""
+    """The first NVRTC that loads, or None.
+
+    Its neighbour, the builtins, is loaded first: a wheel's NVRTC does not find it by itself.
+    """
     for path in nvrtc_paths():
         try:
+            for builtins in sorted(Path(path).parent.glob("libnvrtc-builtins.so.*")):
+                if "/" in path and ".alt." not in builtins.name:
+                    ctypes.CDLL(str(builtins), ctypes.RTLD_GLOBAL)
             return ctypes.CDLL(path)
         except OSError:
             continue
@@ -80,6 +86,8 @@ def compile_cubin(source: str, name: str, arch: str, options: tuple[str, ...] = 
     code = library.nvrtcCompileProgram(program, len(flags), array)
     if code:
         log = _fetch(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
+        if b"builtins" in log:  # not the source's fault
+            return _compile_nvcc(source, name, arch, options)
         raise CudaError(f"{name} does not compile: {log.decode(errors='replace')}")
     cubin = _fetch(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
     library.nvrtcDestroyProgram(ctypes.byref(program))
