@@ -150,9 +150,12 @@ def settled(path: Path, family: Family, run: str) -> set[str]:
 def append_captured(
     folder: Path, point: Point, kernels: dict[str, tuple[int, int | None]], source: str, run: str
 ) -> None:
-    """Kernels of one point: name -> (count, total ns or None). `source`: "graph" or "profiler"."""
+    """Kernels of one point: name -> (count, total ns or None). `source`: "graph" or "profiler".
+
+    Names of templates run to thousands of letters: of each the first 200 are kept.
+    """
     for name, (count, total_ns) in sorted(kernels.items()):
-        values = (point.family, point.key, name, count, "" if total_ns is None else total_ns, source, run)
+        values = (point.family, point.key, name[:200], count, "" if total_ns is None else total_ns, source, run)
         append(folder / "captured.csv", CAPTURED, dict(zip(CAPTURED, values, strict=True)))
 
 
