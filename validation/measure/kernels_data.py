@@ -38,7 +38,7 @@ def timed(build: Callable[[int], Work], env: Env) -> Measured:
 
 
 def hold(env: Env, kind: str, nbytes: int) -> torch.Tensor:
-    """At least `nbytes` bytes (uint8, whole units) of valid data of a kind; kept until another kind is held."""
+    """`nbytes` bytes or more (uint8, whole units) of valid data of a kind; kept until another is held."""
     import torch
 
     unit = UNIT_BYTES[kind]

@@ -74,7 +74,7 @@ def fp8_activations(env: Env, tokens: int, k: int, seed: int) -> tuple[torch.Ten
 
 
 def column_major(scales: torch.Tensor) -> torch.Tensor:
-    """The same scales with rows next to each other and 16-byte columns: what DeepGEMM takes without a copy."""
+    """The same scales with rows side by side and 16-byte columns: what DeepGEMM takes without a copy."""
     rows, columns = scales.shape
     room = scales.new_zeros(columns, -(-rows // 4) * 4)
     room[:, :rows] = scales.T
@@ -194,8 +194,9 @@ def drawn_ids(count: int, tokens: int, seed: int, device: str) -> torch.Tensor:
 
 
 def experts(point: Point, env: Env) -> Measured:
-    """`part` up: gate and up projections (n = 2 x intermediate, k = hidden); down: n = hidden, k =
-    intermediate.
+    """`part` up: gate and up projections (n = 2 x inner, k = hidden); down: n = hidden, k = inner.
+
+    Which block of rows goes to which expert is worked out once, outside the graph.
     """
     tokens, up = point["tokens"], point["part"] == "up"
     hidden, inner, kind = EXPERT_SHAPES[str(point["model"])]

@@ -1,10 +1,12 @@
-"""Packs the libraries of the kernels suite into one archive, for a GPU machine that cannot reach a package index.
+"""Packs the libraries of the kernels suite into one archive, for a GPU machine that cannot reach a package
+index.
 
-`python -m validation.measure.kernels_pack WHEELS ARCHIVE.tar.gz` where WHEELS holds the wheels of vllm 0.22.0 and
-fla-core 0.6.0. Taken: FLA whole; of vllm the compiled libraries, DeepGEMM with its headers, and the two sources that
-Triton kernels are lifted from; an empty package stands for the rest. In the libraries, machine code for other GPUs
-than the wanted one is overwritten with zeros so that it compresses away; code for the wanted one and everything else
-stays byte for byte what it was. On the machine: unpack into a folder and put that on PYTHONPATH.
+`python -m validation.measure.kernels_pack WHEELS ARCHIVE.tar.gz` where WHEELS holds the wheels of vllm 0.22.0
+and fla-core 0.6.0. Taken: FLA whole; of vllm the compiled libraries, DeepGEMM with its headers, and the two
+sources that Triton kernels are lifted from; an empty package stands for the rest. In the libraries, machine
+code for other GPUs than the wanted one is overwritten with zeros so that it compresses away; code for the
+wanted one and everything else stays byte for byte what it was. On the machine: unpack into a folder and put
+that on PYTHONPATH.
 """
 
 from __future__ import annotations
