@@ -117,7 +117,7 @@ def test_load_and_rate_of_a_loaded_chase(launches):
     # 2 blocks of 8 warps, 1000 tiles of 1 KB read and written in 5 ms each
     assert measured.extra["stream_mbps"] == round(2 * 8 * 1000 * 2 * 1024 / 5000)
     assert measured.bytes_read == measured.bytes_written == 2 * 8 * 1000 * 1024 * 4 // 5
-    assert measured.samples_ns == [4_000_000 / 4096] * 4
+    assert measured.samples_ns == [4_000_000 / 4096] * 3  # means of 4 trials
 
 
 def test_more_streams_than_multiprocessors_are_refused(launches):

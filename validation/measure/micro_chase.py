@@ -15,14 +15,15 @@ from . import cuda
 from .device import Env, flush_l2, slices
 from .points import Point
 from .rows import Measured, percentile
-from .timing import Work, profiled
+from .timing import Work, means, profiled
 
 if TYPE_CHECKING:
     import torch
 
 STEPS = 16384
 SINGLE_STEPS = 4096
-TRIALS = 4  # per round
+TRIALS = 16  # a round; a sample is the mean of MEAN_OF
+MEAN_OF = 4
 TOUCH_PLACES = 1 << 20
 THREADS = 512
 ALONE_BYTES = 120 * 1024  # shared memory that leaves room for one block per multiprocessor
@@ -108,17 +109,17 @@ def listed(point: Point, env: Env) -> Measured:
 
 
 def latency(point: Point, env: Env) -> Measured:
-    """Nanoseconds per load, one sample a trial."""
+    """Nanoseconds per load, a sample the mean of some trials."""
     if env.profile:
         return listed(point, env)
     answers, _, clocks = trials(point, env, STEPS)
     cycles = statistics.median(answer[1] / STEPS for answer in answers)
     samples = [answer[0] / STEPS for answer in answers]
-    return measured(point, samples, STEPS, clocks, {"cycles": round(cycles, 2)})
+    return measured(point, means(samples, MEAN_OF), STEPS, clocks, {"cycles": round(cycles, 2)})
 
 
 def single(point: Point, env: Env) -> Measured:
-    """A percentile of the times of single loads (the two clock reads are in them), one sample a trial."""
+    """A percentile of the times of single loads, clock reads included; a sample the mean of some trials."""
     if env.profile:
         return listed(point, env)
     answers, loads, clocks = trials(point, env, SINGLE_STEPS, single=True)
@@ -127,7 +128,7 @@ def single(point: Point, env: Env) -> Measured:
         ns_per_cycle = answer[0] / answer[1]
         samples.append(percentile(took.tolist(), point["percent"] / 100) * ns_per_cycle)
     cycles = percentile(sorted(loads[0].tolist()), point["percent"] / 100)
-    return measured(point, samples, SINGLE_STEPS, clocks, {"cycles": round(cycles, 2)})
+    return measured(point, means(samples, MEAN_OF), SINGLE_STEPS, clocks, {"cycles": round(cycles, 2)})
 
 
 FAMILIES = {"chase.latency": latency, "chase.sm": latency, "chase.single": single}

@@ -9,7 +9,7 @@ from . import cuda
 from .device import Env, slices
 from .points import Point
 from .rows import Measured
-from .timing import Work, capture, profiled, replay_ns, side_stream
+from .timing import Work, capture, means, profiled, replay_ns, side_stream
 
 REPLAYS = 100
 
@@ -47,7 +47,8 @@ def gap(point: Point, env: Env) -> Measured:
 
 
 def host(point: Point, env: Env) -> Measured:
-    """The host's clock around one replay on an idle stream, until the call returns or the GPU is done."""
+    """The host's clock around one replay on an idle stream, until the call returns or the GPU is done; a
+    sample is the mean of ten."""
     import torch
 
     call = kernel("empty", env)
@@ -59,14 +60,14 @@ def host(point: Point, env: Env) -> Measured:
         call()
         graph, kernels = capture([call], point["nodes"])
         replay_ns(graph, 20)
-        for _ in range(20 + REPLAYS):
+        for _ in range(20 + 10 * REPLAYS):
             start = time.perf_counter_ns()
             graph.replay()
             returned = time.perf_counter_ns()
             stream.synchronize()
             done = time.perf_counter_ns()
             samples.append((returned if point["until"] == "returned" else done) - start)
-    return Measured(samples[20:], calls=1, clocks=env.clocks(), kernels=kernels)
+    return Measured(means(samples[20:], 10), calls=1, clocks=env.clocks(), kernels=kernels)
 
 
 FAMILIES = {"launch.gap": gap, "launch.host": host}

@@ -15,10 +15,11 @@ from .device import Env, flush_l2, slices
 from .micro_chase import ALONE_BYTES, build, processors
 from .points import Point
 from .rows import Measured
-from .timing import Work, profiled
+from .timing import Work, means, profiled
 
 STEPS = 4096
-TRIALS = 4  # per round
+TRIALS = 12  # a round; a sample is the mean of MEAN_OF
+MEAN_OF = 4
 CHASE_BYTES, STREAM_BYTES, STRIDE = 2 << 30, 16 << 30, 128
 RESULT, REPORT, CONTROL = 8, 4, 64  # words of a trial's answer, of a warp's report, of the flags
 SKEW_NS = 2000  # that two multiprocessors' clocks may differ by
@@ -90,7 +91,7 @@ def loaded(point: Point, env: Env) -> Measured:
     rate, window = statistics.median(rates), statistics.median(windows)
     moved = round(rate * window)
     return Measured(
-        samples,
+        means(samples, MEAN_OF),
         bytes_read={"read": moved, "write": 0, "update": moved // 2}[kind],
         bytes_written={"read": 0, "write": moved, "update": moved // 2}[kind],
         calls=STEPS,

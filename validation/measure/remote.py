@@ -21,7 +21,7 @@ from .device import Env, Skipped, slices
 from .host_memory import SCRATCH_BYTES, Far, copy_async
 from .points import Point
 from .rows import Measured
-from .timing import Work, side_stream, time_work
+from .timing import Work, means, side_stream, time_work
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,8 @@ HOPS = 1024
 CHASE_NODES = 1 << 20
 COLD_BYTES = 256 << 20  # several times the GPU's L2
 FLIGHT = {2048: (128, 1), 4096: (256, 1), 8192: (256, 2), 16384: (256, 4), 32768: (512, 4), 65536: (512, 8)}
-QUEUE_TRIALS = 12
+QUEUE_TRIALS = 80  # a sample is the mean of QUEUE_MEAN_OF
+QUEUE_MEAN_OF = 10
 MAX_WAIT_NS = 20_000_000  # a full queue makes the host wait for the kernel: more would not help
 FLUSH_BYTES = 128 << 20
 
@@ -160,7 +161,7 @@ def queued(point: Point, env: Env, far: Far, far_place: tuple[int, int]) -> Meas
             samples.append(start.elapsed_time(end) * 1e6 / count)
     read = nbytes if inward else 0
     return Measured(
-        samples_ns=samples[2:],
+        samples_ns=means(samples[2:], QUEUE_MEAN_OF),
         bytes_read=read,
         bytes_written=nbytes - read,
         calls=count,

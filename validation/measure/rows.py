@@ -155,7 +155,8 @@ def append_captured(
     Names of templates run to thousands of letters: of each the first 200 are kept.
     """
     for name, (count, total_ns) in sorted(kernels.items()):
-        values = (point.family, point.key, name[:200], count, "" if total_ns is None else total_ns, source, run)
+        took = "" if total_ns is None else total_ns
+        values = (point.family, point.key, name[:200], count, took, source, run)
         append(folder / "captured.csv", CAPTURED, dict(zip(CAPTURED, values, strict=True)))
 
 

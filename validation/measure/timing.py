@@ -1,8 +1,8 @@
 """How long calls take: CUDA graphs over rotating buffers, with events; on a CPU a plain loop and its clock.
 
 Enters: a builder that makes fresh buffers and gives one call per buffer. Leaves: nanoseconds of one call,
-one sample per replay. Every call runs once before capture (some libraries capture set-up kernels
-otherwise); a graph holds at least 16 calls that go round the buffers, more where they are short; what an
+one sample per group of replays back to back, some ms long so that the power limiter's changes of clock
+average out. Every call runs once before capture (some libraries capture set-up kernels otherwise); a graph holds at least 16 calls that go round the buffers, more where they are short; what an
 empty graph takes is subtracted; the whole is done again with fresh buffers (`rounds`), and all the samples
 are kept.
 """
@@ -28,7 +28,9 @@ MIN_CALLS, MAX_CALLS = 16, 512
 GRAPH_NS = 800_000  # what one replay should last at least, so that the launch is a small part
 LONG_CALL_NS = 5_000_000  # above this a graph may hold fewer than 16 calls
 LONG_GRAPH_NS = 20_000_000
-WARM_NS = 8_000_000
+WARM_NS = 30_000_000  # the power limiter takes tens of ms to settle
+SAMPLE_NS = 8_000_000  # what the replays of one sample last together
+MAX_GROUP = 32
 MIN_REPLAYS, MAX_REPLAYS = 7, 400
 
 
@@ -124,11 +126,13 @@ def _time_cuda(work: Work, env: Env, budget_s: float, least: int, calls_per_grap
                 calls = better
                 graph, kernels = capture(work.calls, calls)
                 once_ns = replay_ns(graph, 2, renew=work.renew)[-1]
-            replay_ns(graph, min(MAX_REPLAYS, int(WARM_NS / max(1.0, once_ns))), renew=work.renew)
-            count = int(min(MAX_REPLAYS, max(least, budget_s * 1e9 / max(1.0, once_ns))))
+            once_ns = max(1.0, once_ns)
+            replay_ns(graph, max(1, min(MAX_REPLAYS, int(WARM_NS / once_ns))), renew=work.renew)
+            group = 1 if work.renew else max(1, min(MAX_GROUP, int(SAMPLE_NS / once_ns)))
+            count = int(min(MAX_REPLAYS, max(least, budget_s * 1e9 / (once_ns * group))))
             clocks: dict[str, int | float] = {}
-            spans = replay_ns(graph, count, lambda: clocks.update(env.clocks()), work.renew)
-            graph_ns = empty_graph_ns(env)
+            spans = replay_ns(graph, count, lambda: clocks.update(env.clocks()), work.renew, group)
+            graph_ns = empty_graph_ns(env, group)
     done = _measured(work, [max(0.0, span - graph_ns) / calls for span in spans], calls)
     done.graph_ns, done.clocks, done.kernels = graph_ns, clocks, kernels
     return done
@@ -190,10 +194,11 @@ def replay_ns(
     count: int,
     while_running: Callable[[], object] | None = None,
     renew: Call | None = None,
+    group: int = 1,
 ) -> list[float]:
-    """Nanoseconds of each of `count` replays back to back on the current stream; the host runs ahead.
+    """Nanoseconds of a replay in each of `count` groups of replays back to back; the host runs ahead.
 
-    `renew` is called before each replay, outside its span; `while_running` once, when all is queued.
+    `renew` is called before each group, outside its span; `while_running` once, when all is queued.
     """
     import torch
 
@@ -202,28 +207,29 @@ def replay_ns(
     if count < 1:
         return []
     pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
-    cuda.bind("common.cu", "spin", 1, 1, min(2_000_000, 50_000 + 20_000 * count))()
+    cuda.bind("common.cu", "spin", 1, 1, min(30_000_000, 100_000 + (40_000 + 15_000 * group) * count))()
     for start, end in pairs:
         if renew:
             renew()
         start.record()
-        graph.replay()
+        for _ in range(group):
+            graph.replay()
         end.record()
     if while_running:
         while_running()
     torch.cuda.current_stream().synchronize()
-    return [start.elapsed_time(end) * 1e6 for start, end in pairs]
+    return [start.elapsed_time(end) * 1e6 / group for start, end in pairs]
 
 
-def empty_graph_ns(env: Env) -> float:
-    """What a replay of a graph without nodes takes between two events, median of 64; measured once a run."""
+def empty_graph_ns(env: Env, group: int = 1) -> float:
+    """What a replay of a graph without nodes takes in such a group, median of 64; measured once a run."""
     import torch
 
-    name = f"empty graph {torch.cuda.current_device()}"
+    name = f"empty graph {torch.cuda.current_device()} {group}"
     if name not in env.facts:
         graph, _ = capture([lambda: None], 1)
         replay_ns(graph, 16)
-        env.facts[name] = statistics.median(replay_ns(graph, 64))
+        env.facts[name] = statistics.median(replay_ns(graph, 64, group=group))
     return env.facts[name]  # type: ignore[return-value]
 
 
@@ -272,3 +278,10 @@ def profiled(work: Work, env: Env) -> Measured:
             count, total = env.captured.get(event.name, (0, 0))
             env.captured[event.name] = (count + 1, total + round(event.time_range.elapsed_us() * 1000))
     return _measured(work, [1.0], len(work.calls))
+
+
+def means(samples: list[float], of: int) -> list[float]:
+    """Means of consecutive samples, `of` at a time; the rest of the last ones is left out."""
+    if len(samples) < of:
+        return samples
+    return [statistics.fmean(samples[at : at + of]) for at in range(0, len(samples) - of + 1, of)]
