@@ -2,9 +2,9 @@
 
 Enters: a builder that makes fresh buffers and gives one call per buffer. Leaves: nanoseconds of one call,
 one sample per group of replays back to back, some ms long so that the power limiter's changes of clock
-average out. Every call runs once before capture (some libraries capture set-up kernels otherwise); a graph holds at least 16 calls that go round the buffers, more where they are short; what an
-empty graph takes is subtracted; the whole is done again with fresh buffers (`rounds`), and all the samples
-are kept.
+average out. Every call runs once before capture (some libraries capture set-up kernels otherwise); a graph
+holds at least 16 calls that go round the buffers, more where they are short; what an empty graph takes is
+subtracted; the whole is done again with fresh buffers (`rounds`), and all the samples are kept.
 """
 
 from __future__ import annotations
