@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from memsim.fast import localize, pack_hardware, replay_segment
+from memsim.fast import localize, replay_segment
+from memsim.fast_pack import pack_hardware
 from memsim.fast_state import END_PS, READY_PS
+from memsim.options import ReplayOptions
 from memsim.program import Program, build_program
-from memsim.rules import ROW_BYTES, Memory
+from memsim.rules import ROW_BYTES, TIER, Memory
 from memsim.segments import Segment, split
-from memsim.system import System
+from memsim.system import Hop, System
 from memsim.trace import Accesses, Kernel, Trace
 
 TENFOLD = 10
@@ -42,7 +44,7 @@ class Variant:
 
 
 def find_bounds(
-    trace: Trace, system: System, memory: Memory, quantum_bytes: int, longest: Mapping[str, int]
+    trace: Trace, system: System, memory: Memory, options: ReplayOptions, longest: Mapping[str, int]
 ) -> dict[str, Bound]:
     """Bound of each family. longest: family -> id of its longest kernel."""
     family_of = {kernel: family for family, kernel in longest.items()}
@@ -50,25 +52,27 @@ def find_bounds(
     for segment in split(trace.kernels()):
         places = {family_of[k.id]: i for i, (k, _) in enumerate(segment.launches) if k.id in family_of}
         if places:
-            bounds |= _bounds_of_segment(segment, places, system, memory, quantum_bytes)
+            bounds |= _bounds_of_segment(segment, places, system, memory, options)
         if len(bounds) == len(longest):
             break
     return bounds
 
 
 def _bounds_of_segment(
-    segment: Segment, places: Mapping[str, int], system: System, memory: Memory, quantum_bytes: int
+    segment: Segment, places: Mapping[str, int], system: System, memory: Memory, options: ReplayOptions
 ) -> dict[str, Bound]:
+    row_bytes = memory.regions[:, ROW_BYTES]
     program = build_program(
-        segment.launches, segment.waits, segment.new_step, system.initiator, memory.regions[:, ROW_BYTES]
+        segment.launches, segment.waits, segment.new_step, system, row_bytes, options.run_on
     )
     _, program, local = localize(program, memory)
     serial = np.array([reduces_one_by_one(kernel, accesses) for kernel, accesses in segment.launches])
+    base_ps = _kernel_times_ps(Variant("", system, program), local, options)
+    idle = idle_resources(system, program, local)
     times_ps = {
-        variant.resource: _kernel_times_ps(variant, local, quantum_bytes)
-        for variant in (Variant("", system, program), *variants(system, program, serial))
+        variant.resource: base_ps if variant.resource in idle else _kernel_times_ps(variant, local, options)
+        for variant in variants(system, program, serial)
     }
-    base_ps = times_ps.pop("")
     bounds = {}
     for family, place in places.items():
         shares = {name: 1 - float(took[place]) / float(base_ps[place]) for name, took in times_ps.items()}
@@ -86,11 +90,21 @@ def reduces_one_by_one(kernel: Kernel, accesses: Accesses) -> bool:
     return kernel.partial_serial and bool(reads.any())
 
 
-def _kernel_times_ps(variant: Variant, memory: Memory, quantum_bytes: int) -> np.ndarray:
-    hardware = pack_hardware(variant.system, quantum_bytes)
+def _kernel_times_ps(variant: Variant, memory: Memory, options: ReplayOptions) -> np.ndarray:
+    hardware = pack_hardware(variant.system, options)
     times = replay_segment(hardware, variant.program, memory, variant.system).kernels
     took_ps: np.ndarray = times[:, END_PS] - times[:, READY_PS]
     return took_ps
+
+
+def idle_resources(system: System, program: Program, memory: Memory) -> set[str]:
+    """Names of variants of tiers and links that no request of a program can come to: they save nothing."""
+    tiers = set(memory.shares[:, TIER].tolist())
+    runners = set(program.initiator.tolist())
+    links = {hop.link for runner in runners for tier in tiers for hop in system.routes[runner][tier]}
+    idle = [tier.name for number, tier in enumerate(system.tiers) if number not in tiers]
+    idle += [link.name for number, link in enumerate(system.links) if number not in links]
+    return {f"{name} {what}" for name in idle for what in ("bandwidth", "operations", "queue depth", "tags")}
 
 
 def variants(system: System, program: Program, serial: np.ndarray) -> Iterator[Variant]:
@@ -98,50 +112,78 @@ def variants(system: System, program: Program, serial: np.ndarray) -> Iterator[V
 
     serial  bool[kernels]: those that cannot have more in flight, each load waits for the one before
     """
-    yield from _tier_variants(system, program)
-    yield from _link_variants(system, program)
+    for resource, machine in (*_tier_variants(system), *_link_variants(system)):
+        yield Variant(resource, machine, program)
     flops = program._replace(mflops=program.mflops * TENFOLD)
     yield Variant("arithmetic", system, flops)
     yield Variant("latency", _quicker(system), program)
-    initiator = system.initiator
-    roomy = replace(initiator, unit_outstanding_bytes=initiator.unit_outstanding_bytes * TENFOLD)
+    roomy = tuple(
+        replace(i, unit_outstanding_bytes=i.unit_outstanding_bytes * TENFOLD) for i in system.initiators
+    )
     deep = program._replace(tiles=program.tiles * np.where(serial, 1, TENFOLD))
-    yield Variant("bytes in flight", replace(system, initiator=roomy), deep)
-    wide = replace(initiator, units=initiator.units * TENFOLD)
-    yield Variant("units", replace(system, initiator=wide), program)
+    yield Variant("bytes in flight", replace(system, initiators=roomy), deep)
+    wide = tuple(replace(i, units=i.units * TENFOLD) for i in system.initiators)
+    yield Variant("units", replace(system, initiators=wide), program)
     prompt = program._replace(launch_ps=_tenth(program.launch_ps))
     yield Variant("launch", system, prompt)
     nimble = program._replace(startup_ps=_tenth(program.startup_ps), drain_ps=_tenth(program.drain_ps))
     yield Variant("block start-up", system, nimble)
 
 
-def _tier_variants(system: System, program: Program) -> Iterator[Variant]:
+def _tier_variants(system: System) -> Iterator[tuple[str, System]]:
     for number, tier in enumerate(system.tiers):
-        faster = replace(tier, channel_mbps=tier.channel_mbps * TENFOLD)
-        tiers = (*system.tiers[:number], faster, *system.tiers[number + 1 :])
-        yield Variant(f"{tier.name} bandwidth", replace(system, tiers=tiers), program)
+        better = {"bandwidth": replace(tier, channel_mbps=_tenfold(tier.channel_mbps))}
+        if any(tier.occupancy_ps):
+            better["operations"] = replace(tier, occupancy_ps=_tenth_pair(tier.occupancy_ps))
+        if tier.queue_depth:
+            better["queue depth"] = replace(tier, queue_depth=tier.queue_depth * TENFOLD)
+        for resource, one in better.items():
+            tiers = (*system.tiers[:number], one, *system.tiers[number + 1 :])
+            yield f"{tier.name} {resource}", replace(system, tiers=tiers)
     cache = replace(system.cache, mbps=system.cache.mbps * TENFOLD)
-    yield Variant(f"{system.cache.name} bandwidth", replace(system, cache=cache), program)
+    yield f"{system.cache.name} bandwidth", replace(system, cache=cache)
 
 
-def _link_variants(system: System, program: Program) -> Iterator[Variant]:
+def _link_variants(system: System) -> Iterator[tuple[str, System]]:
     for number, link in enumerate(system.links):
-        for resource, better in (
-            ("bandwidth", replace(link, mbps=link.mbps * TENFOLD)),
-            ("tags", replace(link, tags=link.tags * TENFOLD)),
-        ):
+        options = {"bandwidth": replace(link, mbps=_tenfold(link.mbps))}
+        if link.tags or link.credits:
+            options["tags"] = replace(link, tags=link.tags * TENFOLD, credits=link.credits * TENFOLD)
+        for resource, better in options.items():
             links = (*system.links[:number], better, *system.links[number + 1 :])
-            yield Variant(f"{link.name} {resource}", replace(system, links=links), program)
+            yield f"{link.name} {resource}", replace(system, links=links)
 
 
 def _quicker(system: System) -> System:
-    """All hops at a tenth of their latency, 1 ps at least."""
+    """All hops at a tenth of their latency, 1 ps at least, and what slow requests take more."""
     return replace(
         system,
-        tiers=tuple(replace(t, latency_ps=max(1, t.latency_ps // TENFOLD)) for t in system.tiers),
-        links=tuple(replace(k, latency_ps=max(1, k.latency_ps // TENFOLD)) for k in system.links),
+        tiers=tuple(
+            replace(
+                tier,
+                latency_ps=_tenth_pair(tier.latency_ps, least_ps=1),
+                tail=tuple((slowest, extra_ps // TENFOLD) for slowest, extra_ps in tier.tail),
+            )
+            for tier in system.tiers
+        ),
+        routes=tuple(
+            tuple(tuple(_quicker_hop(hop) for hop in route) for route in by_tier)
+            for by_tier in system.routes
+        ),
         cache=replace(system.cache, latency_ps=max(1, system.cache.latency_ps // TENFOLD)),
     )
+
+
+def _quicker_hop(hop: Hop) -> Hop:
+    return replace(hop, latency_ps=max(1, hop.latency_ps // TENFOLD))
+
+
+def _tenfold(pair: tuple[int, int]) -> tuple[int, int]:
+    return pair[0] * TENFOLD, pair[1] * TENFOLD
+
+
+def _tenth_pair(pair_ps: tuple[int, int], least_ps: int = 0) -> tuple[int, int]:
+    return max(least_ps, pair_ps[0] // TENFOLD), max(least_ps, pair_ps[1] // TENFOLD)
 
 
 def _tenth(values_ps: np.ndarray) -> np.ndarray:

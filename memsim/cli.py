@@ -23,7 +23,8 @@ from typing import Annotated, Any, Literal, TextIO
 import typer
 
 import memsim
-from memsim import cli_lists, cli_trace
+from memsim import cli_kernel, cli_lists, cli_machines, cli_trace, cli_validate
+from memsim.cli_options import AsJson, Machine, Overrides, Place, RunOn, Seed
 from memsim.errors import MemsimError, OutputError, cut
 from memsim.output import named
 
@@ -36,8 +37,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(cli_trace.app, name="trace", short_help="Record a trace, look into it, check it.")
-app.add_typer(cli_lists.machines, name="machines", short_help="Memories, links, their sources.")
+app.add_typer(cli_machines.app, name="machines", short_help="Memories, links, their sources.")
 app.add_typer(cli_lists.models, name="models", short_help="Attention stacks, their sources.")
+app.add_typer(cli_validate.app, name="validate", short_help="Measure machines, show measurements.")
+app.command("kernel")(cli_kernel.kernel)
 
 
 class Output(io.TextIOWrapper):
@@ -207,18 +210,14 @@ def top(
 @app.command()
 def replay(
     trace: Annotated[Path, typer.Argument(metavar="FILE", help="A trace, as 'trace record' writes it.")],
-    machine: Annotated[str, typer.Option(help="A machine's name, or the path of a .toml file.")] = "h200",
-    place: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WHAT=TIER",
-            help="Put a region kind, a region or layer:A-B into a tier: kv=host, or kv=hbm:3,host:1. "
-            "May be repeated; what is not named goes to the machine's first tier.",
-        ),
-    ] = None,
+    machine: Machine = "h200",
+    place: Place = None,
     overflow: Annotated[
         str, typer.Option(metavar="refuse|TIER", help="What to do with what does not fit its tier.")
     ] = "refuse",
+    run_on: RunOn = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
     engine: Annotated[
         Literal["fast", "reference"], typer.Option(help="The two give equal results; reference is slow.")
     ] = "fast",
@@ -226,7 +225,7 @@ def replay(
     bound: Annotated[
         bool, typer.Option("--bound/--no-bound", help="Find what binds each kernel family (extra runs).")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: AsJson = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -244,11 +243,13 @@ def replay(
     options: dict[str, Any] = {
         "place": tuple(place or ()),
         "overflow": overflow,
+        "run_on": tuple(run_on or ()),
+        "seed": seed,
         "engine": engine,
         "quantum_bytes": parse_bytes(quantum),
         "bound": bound,
     }
-    system = build_system(load_machine(machine))
+    system = build_system(load_machine(machine, overrides or ()))
     if output is not None:
         files.check_writable(output)
     with progress.shown("replaying") as advance:
@@ -270,7 +271,7 @@ def replay(
 
 @app.command()
 def demo(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print what a token costs: 5 stacks, 128K to 10M."""
     from memsim import demo as grid

@@ -1,4 +1,4 @@
-"""`memsim machines` and `memsim models`: what is at hand, and every number of it with its source."""
+"""`memsim models`: the models at hand, and every number of one with its source."""
 
 from __future__ import annotations
 
@@ -6,57 +6,9 @@ from typing import Annotated
 
 import typer
 
-machines = typer.Typer(help="Machines: their memories, links and where each number comes from.")
+from memsim.cli_options import AsJson
+
 models = typer.Typer(help="Models: their attention stacks and where each number comes from.")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
-
-@machines.command("list")
-def list_machines(as_json: AsJson = False) -> None:
-    """Name the machines that come with memsim."""
-    from hwprofiles import machine_names
-    from memsim import report, report_json
-    from memsim.profile import load_machine
-
-    profiles = [load_machine(name) for name in machine_names()]
-    if as_json:
-        rows = [
-            {"name": each.name, "title": each.title, "tiers": list(each.tier), "links": list(each.link)}
-            for each in profiles
-        ]
-        print(report_json.dumps(rows), end="")
-        return
-    table = report.plain_table("machine", "tiers", "what it is", left=(0, 1, 2))
-    for profile in profiles:
-        table.add_row(profile.name, " ".join(profile.tier), profile.title)
-    report.show(table)
-
-
-@machines.command("show")
-def show_machine(
-    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="A name, or the path of a .toml file.")],
-    as_json: AsJson = False,
-) -> None:
-    """Print every number of a machine with its provenance and source."""
-    from memsim import report, report_json
-    from memsim.profile import load_machine
-    from memsim.route import build_system
-
-    profile = load_machine(machine)
-    system = build_system(profile)
-    if as_json:
-        print(report_json.dumps({"title": profile.title, **report_json.machine(system)}), end="")
-        return
-    print(f"{profile.name}: {profile.title}")
-    routes = report_json.machine(system)["routes"]
-    print("; ".join(f"{tier} {_over(links)}" for tier, links in routes.items()) + "\n")
-    rows = ((number.path, number.value, number.provenance, number.source) for number in system.inputs)
-    report.show(report.numbers(rows, grouped=True))
-
-
-def _over(links: list[str]) -> str:
-    return f"over {' and '.join(links)}" if links else "attached directly"
 
 
 @models.command("list")

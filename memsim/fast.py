@@ -9,23 +9,23 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import OrderedDict
-from itertools import accumulate
 
 import numpy as np
 
 from memsim import fast_loop
 from memsim.errors import MemsimError
+from memsim.fast_pack import pack_hardware, pack_work
 from memsim.fast_state import (  # fmt: skip
-    CHANNELS, DIGEST, END_PS, ISSUED, MBPS, MOVED, QUANTUM_BYTES, READY_PS, REQUESTS, START_PS, Counts,
-    Hardware, Work, fresh_state,
+    DIGEST, END_PS, ISSUED, MOVED, QUANTUM_BYTES, READY_PS, REQUESTS, START_PS, Counts, Hardware, fresh_state,
 )
 from memsim.jit import is_compiled, mark_compiled
 from memsim.limits import check_times
+from memsim.options import ReplayOptions
 from memsim.progress import Progress
 from memsim.program import UNIT_SHARES, Program, build_program
 from memsim.result import LATENCY_BUCKETS, Outcome, empty_outcome
 from memsim.rules import (  # fmt: skip
-    GATHER_AT, PIECE_AT, REGION, ROW_BYTES, ROWS, SHARE_AT, STRIDE, TILE_ROWS, Memory,
+    GATHER_AT, PIECE_AT, REGION, ROW_BYTES, ROWS, SHARE_AT, STRIDE, TIER, TILE_ROWS, Memory,
 )
 from memsim.segments import split
 from memsim.system import System
@@ -42,24 +42,26 @@ def run(
     trace: Trace,
     system: System,
     memory: Memory,
-    quantum_bytes: int,
+    options: ReplayOptions,
     progress: Progress | None = None,
 ) -> Outcome:
     """Replay a trace. progress(kernels ended, kernels) is called as they end."""
     if not is_compiled():
         print("memsim: compiling the engine, once after an install (about 10 s) ...", file=sys.stderr)
-    hardware = pack_hardware(system, quantum_bytes)
+    hardware = pack_hardware(system, options)
     total = empty_outcome(trace.kernel_count, len(trace.regions), len(system.tiers), len(system.links))
     memo: Memo = OrderedDict()
     begin_ps, done = 0, 0
     for segment in split(trace.kernels()):
         program = build_program(
-            segment.launches, segment.waits, segment.new_step, system.initiator, memory.regions[:, ROW_BYTES]
-        )
-        check_times(program, memory, system, quantum_bytes, begin_ps)
+            segment.launches, segment.waits, segment.new_step, system, memory.regions[:, ROW_BYTES],
+            options.run_on,
+        )  # fmt: skip
+        check_times(program, memory, system, options.quantum_bytes, begin_ps)
         regions, program, local = localize(program, memory)
         counts = _replay_once(hardware, program, local, system, memo)
         add_segment(total, counts, done, regions, begin_ps)
+        total.initiator[done : done + len(segment.launches)] = program.initiator
         done += len(segment.launches)
         begin_ps += int(counts.kernels[:, END_PS].max())
         if progress is not None:
@@ -128,8 +130,8 @@ def _pick(offsets: np.ndarray, owners: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def replay_segment(hardware: Hardware, program: Program, memory: Memory, system: System) -> Counts:
     """Replay one segment from time 0 on an idle machine."""
     slots, most = most_alive(program, system)
-    work = pack_work(program)
-    shift = bucket_shift(hardware, program, memory)
+    work = pack_work(program, system)
+    shift = bucket_shift(system, int(hardware.sizes[QUANTUM_BYTES]), program, memory)
     requests = _FIRST_REQUESTS
     while requests <= _MOST_REQUESTS:
         counts = empty_counts(len(program.launch_ps), len(memory.regions) - 1, system)
@@ -156,30 +158,46 @@ def empty_counts(kernels: int, regions: int, system: System) -> Counts:
         kernels=times,
         kernel_moved=np.zeros((kernels, places, 2), np.int64),
         ledger=np.zeros((regions, len(system.tiers) + 1, 4), np.int64),
+        wire_bytes=np.zeros((links, 2), np.int64),
         waiting_ps=np.zeros(places + links + 1, np.int64),
         latency=np.zeros((len(system.tiers) + 1, LATENCY_BUCKETS), np.int64),
     )
 
 
-def bucket_shift(hardware: Hardware, program: Program, memory: Memory) -> int:
-    """log2 of the wheel's bucket width [ps]: some completions of a busy machine fall into one bucket."""
-    table, quantum_bytes = program.ops.table, int(hardware.sizes[QUANTUM_BYTES])
+def bucket_shift(system: System, quantum_bytes: int, program: Program, memory: Memory) -> int:
+    """log2 of the wheel's bucket width [ps]: some completions of a busy machine fall into one bucket.
+
+    Requests that cross links have several events each, of delays that differ: finer buckets are quicker.
+    """
+    table = program.ops.table
     row_bytes = memory.regions[table[:, REGION], ROW_BYTES]
     together = (table[:, GATHER_AT] < 0) & (table[:, STRIDE] == 1)
     tile_rows = np.where(together, np.minimum(table[:, TILE_ROWS], table[:, ROWS]), 1)
     longest = np.minimum(row_bytes * tile_rows, quantum_bytes)
     nbytes = (table[:, ROWS] * row_bytes).sum(dtype=np.float64)
     requests = (table[:, ROWS] * row_bytes / longest).sum()
-    tiers = hardware.tiers[:-2]
-    fastest_mbps = int((tiers[:, MBPS] * tiers[:, CHANNELS]).max())
+    routes = [
+        _route_mbps(system, initiator, tier)
+        for initiator in np.unique(program.initiator)
+        for tier in np.unique(memory.shares[:, TIER])
+    ]
+    fastest_mbps, direct = max(routes, default=(1, True))
     apart_ps = int(nbytes / max(requests, 1) * 1_000_000 / fastest_mbps)
-    return (4 * apart_ps).bit_length()
+    return int(apart_ps * (4 if direct else 0.25)).bit_length()
+
+
+def _route_mbps(system: System, initiator: int, tier: int) -> tuple[int, bool]:
+    """Rate of the narrowest place between an initiator and a tier, and whether no link is between them."""
+    hops = system.routes[initiator][tier]
+    tier_mbps = system.tiers[tier].channels * max(system.tiers[tier].channel_mbps)
+    return min([tier_mbps, *(max(system.links[hop.link].mbps) for hop in hops)]), not hops
 
 
 def most_alive(program: Program, system: System) -> tuple[int, int]:
     """Blocks that can live at once, and tiles that one block can have outstanding."""
     blocks = int(program.block_at[-1])
-    slots = min(blocks, system.initiator.units * int((UNIT_SHARES // program.unit_shares).max()))
+    units = sum(system.initiators[i].units for i in np.unique(program.initiator))
+    slots = min(blocks, units * int((UNIT_SHARES // program.unit_shares).max()))
     ops = program.ops
     tiles_of_op = -(-ops.table[:, ROWS] // ops.table[:, TILE_ROWS])
     tiles_before = np.concatenate([np.zeros(1, np.int64), np.cumsum(tiles_of_op)])
@@ -201,42 +219,8 @@ def add_segment(total: Outcome, counts: Counts, first: int, regions: np.ndarray,
     total.issued[regions] += counts.ledger[:, :, ISSUED : ISSUED + 2]
     total.moved[regions] += counts.ledger[:, :, MOVED : MOVED + 2]
     places, links = len(total.waiting_ps), len(total.tags_waiting_ps)
+    total.wire_bytes[:] += counts.wire_bytes
     total.waiting_ps[:] += counts.waiting_ps[:places]
     total.tags_waiting_ps[:] += counts.waiting_ps[places : places + links]
     total.units_waiting_ps[:] += counts.waiting_ps[-1:]
     total.latency[:] += counts.latency
-
-
-def pack_hardware(system: System, quantum_bytes: int) -> Hardware:
-    """The machine as tables; the cache follows the tiers, and a last row ends the lists."""
-    tiers, cache, links = system.tiers, system.cache, system.links
-    routes = [*system.routes, ()]
-    rows = [(t.channels, t.channel_mbps, t.interleave_bytes, t.unit_bytes, t.latency_ps) for t in tiers]
-    rows += [(1, cache.mbps, 1, 1, cache.latency_ps), (0, 1, 1, 1, 1)]
-    server_at = accumulate((row[0] for row in rows[:-1]), initial=0)
-    route_at = accumulate((len(route) for route in routes), initial=0)
-    route_ps = [sum(links[i].latency_ps for i in route) for route in [*routes, ()]]
-    pieces = [divmod(interleave_bytes * 1_000_000, mbps) for _, mbps, interleave_bytes, _, _ in rows]
-    columns = zip(server_at, rows, route_at, route_ps, pieces, strict=True)
-    table = [(server, *row, at, way_ps, *piece) for server, row, at, way_ps, piece in columns]
-    initiator = system.initiator
-    sizes = (initiator.units, initiator.unit_outstanding_bytes, quantum_bytes, len(tiers) + 1, len(links))
-    return Hardware(
-        sizes=np.array(sizes, np.int64),
-        tiers=np.array(table, np.int64),
-        links=np.array([(k.mbps, k.latency_ps, k.tags, k.tag_bytes) for k in links], np.int64).reshape(-1, 4),
-        route=np.array([link for route in routes for link in route], np.int64),
-    )
-
-
-def pack_work(program: Program) -> Work:
-    """A program as the tables of the compiled loop."""
-    kernels = len(program.launch_ps)
-    columns = (
-        program.launch_ps, program.wait_at, program.block_at, program.unit_shares, program.tiles,
-        program.in_order, program.flops, program.mflops, program.startup_ps, program.drain_ps,
-    )  # fmt: skip
-    table = np.zeros((kernels + 1, len(columns)), np.int64)
-    for i, column in enumerate(columns):
-        table[: len(column), i] = column
-    return Work(table, program.wait_for, program.op_at, program.ops)

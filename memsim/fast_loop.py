@@ -6,14 +6,14 @@ Nothing here knows names; it returns a status, and the caller words the error.
 
 from __future__ import annotations
 
-from memsim.fast_queue import NEVER_PS, is_due, next_complete, next_event_ps, post, take
-from memsim.fast_route import move
+from memsim.fast_queue import NEVER_PS, NOTHING, is_due, next_event_ps, next_item, post, take
+from memsim.fast_route import travel
 from memsim.fast_state import (  # fmt: skip
-    BLOCK, BLOCK_AT, BLOCK_END, DRAIN_PS, END_PS, FIRST_KERNEL, FREE_SLOT, FREE_SLOTS,
-    IN_HEAPS, ISSUE, KERNEL, LAUNCH_PS, LEFT, MOST_TILES, NEXT_BLOCK, NEXT_KERNEL, NONE, ON_UNIT, OP,
-    PLACE, READY_PS, SHARES, START, STARTUP_PS, START_PS, TILE, WAIT_AT, WORKED,
+    BLOCK, BLOCK_AT, BLOCK_END, DRAIN_PS, END_PS, FIRST_KERNEL, FIRST_UNIT, FREE_SLOT, FREE_SLOTS, GIVE,
+    IN_HEAPS, ISSUE, KERNEL, LAST_UNIT, LAUNCH_PS, LEFT, MOST_TILES, NEXT_BLOCK, NEXT_KERNEL, NONE, ON_UNIT,
+    OP, READY_PS, SHARES, START, STARTUP_PS, START_PS, TILE, TO_PLACE, WAIT_AT, WORKED,
 )
-from memsim.fast_tile import complete, end_tile, issue
+from memsim.fast_tile import FULL, ask, end_tile, give_back
 from memsim.jit import inner, jit
 
 DONE, PAUSED, MORE_REQUESTS, STUCK = range(4)
@@ -27,7 +27,7 @@ def end_block(prog, st, out, slot, now_ps):
     st.room[st.slots[slot, ON_UNIT]] += prog.kernels[kernel, SHARES]
     st.slots[st.sizes[FREE_SLOTS], FREE_SLOT] = slot
     st.sizes[FREE_SLOTS] += 1
-    st.sizes[PLACE] = 1
+    st.sizes[TO_PLACE] = 1
     st.kernels[kernel, LEFT] -= 1
     if st.kernels[kernel, LEFT] == 0:
         out.kernels[kernel, END_PS] = now_ps
@@ -54,15 +54,15 @@ def start_kernel(prog, st, out, kernel, now_ps):
     """A kernel starts: its blocks may be placed, and the next kernel of the file may become ready."""
     out.kernels[kernel, START_PS] = now_ps
     st.sizes[NEXT_KERNEL] = kernel + 1
-    st.sizes[PLACE] = 1
+    st.sizes[TO_PLACE] = 1
     make_ready(prog, st, out, now_ps)
 
 
 @inner
-def roomiest(room):
-    """Unit with the most room, the first of equals."""
-    best = 0
-    for unit in range(1, len(room)):
+def roomiest(room, first, last):
+    """Of units first..last the one with the most room, the first of equals."""
+    best = first
+    for unit in range(first + 1, last + 1):
         if room[unit] > room[best]:
             best = unit
     return best
@@ -71,13 +71,13 @@ def roomiest(room):
 @inner
 def place_blocks(prog, st, now_ps):
     """Place waiting blocks of started kernels on units while there is room."""
-    st.sizes[PLACE] = 0
+    st.sizes[TO_PLACE] = 0
     launched = st.sizes[NEXT_KERNEL]
     while st.sizes[FIRST_KERNEL] < launched and finished_placing(prog, st, st.sizes[FIRST_KERNEL]):
         st.sizes[FIRST_KERNEL] += 1
     for kernel in range(st.sizes[FIRST_KERNEL], launched):
         while not finished_placing(prog, st, kernel):
-            unit = roomiest(st.room)
+            unit = roomiest(st.room, prog.kernels[kernel, FIRST_UNIT], prog.kernels[kernel, LAST_UNIT])
             if st.room[unit] < prog.kernels[kernel, SHARES]:
                 break
             st.room[unit] -= prog.kernels[kernel, SHARES]
@@ -112,6 +112,34 @@ def start_block(prog, st, kernel, unit, now_ps):
         post(st, ISSUE, begin_ps, block, 0, -1 - slot)
 
 
+@inner
+def end_and_start(prog, st, out, now_ps):
+    """Phases 1 to 4: arithmetic and blocks end, kernels start, waiting blocks are placed."""
+    while is_due(st, WORKED, now_ps):
+        tile = take(st, WORKED)
+        end_tile(prog, st, tile // st.sizes[MOST_TILES], tile, now_ps)
+    while is_due(st, BLOCK_END, now_ps):
+        end_block(prog, st, out, take(st, BLOCK_END), now_ps)
+    while is_due(st, START, now_ps):
+        start_kernel(prog, st, out, take(st, START), now_ps)
+    if st.sizes[TO_PLACE]:
+        place_blocks(prog, st, now_ps)
+
+
+@inner
+def issue(hw, prog, memory, st, out, item, now_ps):
+    """Phase 5 of an item: a request goes on, or a block issues what it may; False if the table is full."""
+    request = item
+    while True:
+        if item < 0:
+            request = ask(hw, prog, memory, st, out, -1 - item, now_ps)
+            if request < 0:
+                return request != FULL
+        travel(hw, prog, st, out, request, now_ps)
+        if item >= 0:
+            return True
+
+
 @jit
 def run(hw, prog, memory, st, out):
     """Replay a segment from time 0 on a fresh state and fill `out`.
@@ -127,27 +155,19 @@ def run(hw, prog, memory, st, out):
         now_ps = next_event_ps(st)
         if now_ps == NEVER_PS:
             break
-        request = next_complete(st, now_ps)
-        while request != NONE:
-            complete(hw, prog, st, out, request, now_ps)
-            request = next_complete(st, now_ps)
+        while True:
+            item = next_item(st, GIVE, 2 * now_ps)
+            if item == NOTHING:
+                break
+            give_back(hw, prog, st, out, item, now_ps)
             left -= 1
-        if st.sizes[IN_HEAPS] == 0:
-            continue
-        while is_due(st, WORKED, now_ps):
-            tile = take(st, WORKED)
-            end_tile(prog, st, tile // st.sizes[MOST_TILES], tile, now_ps)
-        while is_due(st, BLOCK_END, now_ps):
-            end_block(prog, st, out, take(st, BLOCK_END), now_ps)
-        while is_due(st, START, now_ps):
-            start_kernel(prog, st, out, take(st, START), now_ps)
-        if st.sizes[PLACE]:
-            place_blocks(prog, st, now_ps)
-        while is_due(st, ISSUE, now_ps):
-            item = take(st, ISSUE)
-            if item >= 0:
-                move(hw, prog, st, out, item, now_ps)
-            elif not issue(hw, prog, memory, st, out, -1 - item, now_ps):
+        if st.sizes[IN_HEAPS] > 0:
+            end_and_start(prog, st, out, now_ps)
+        while True:
+            item = next_item(st, ISSUE, 2 * now_ps + 1)
+            if item == NOTHING:
+                break
+            if not issue(hw, prog, memory, st, out, item, now_ps):
                 return MORE_REQUESTS
     else:
         return PAUSED

@@ -1,80 +1,91 @@
-"""Credits: a unit's outstanding bytes and a link's tags, lent to blocks and queued for in order."""
+"""Credits, lent and queued for in order: a unit's outstanding bytes to blocks, the rest to requests.
+
+A request takes tags or credits of a link, or places in a tier's queue, one for each of its parts there.
+"""
 
 from __future__ import annotations
 
-from memsim.fast_queue import post
-from memsim.fast_route import moved_bytes
+from memsim.fast_queue import post, schedule
 from memsim.fast_state import (  # fmt: skip
-    BLOCK, FREE, HEAD, ISSUE, LINKS, LINK_TAGS, LINK_TAG_BYTES, NEED, NEXT, NONE, ON_UNIT, REQUEST,
-    ROUTE_AT, SINCE_PS, SPAN_OFFSET, SPAN_TIER, STAGE, TAIL, TIERS, UNITS, UNIT_BYTES,
+    BLOCK, DUE, FREE, HEAD, ISSUE, LATER, NEED, NEXT, NONE, ON_UNIT, PAID, PLACE, REQUEST, R_PAID, R_PARTS,
+    R_POOL, SINCE_PS, SIZE, TAIL,
 )
 from memsim.jit import inner
 
 
 @inner
-def pool_of(hw, st, slot, stage):
-    """Pool that a slot's next request needs at a stage: its unit's, then those of its route's links."""
-    if stage == 0:
-        return st.slots[slot, ON_UNIT]
-    return hw.sizes[UNITS] + hw.route[hw.tiers[st.slots[slot, SPAN_TIER], ROUTE_AT] + stage - 1]
-
-
-@inner
-def demand(hw, moved, nbytes, pool):
-    """Credits that a request takes from a pool: bytes of a unit, tags of a link."""
-    if pool < hw.sizes[UNITS]:
-        return min(nbytes, hw.sizes[UNIT_BYTES])
-    link = pool - hw.sizes[UNITS]
-    tags = (moved + hw.links[link, LINK_TAG_BYTES] - 1) // hw.links[link, LINK_TAG_BYTES]
-    return min(tags, hw.links[link, LINK_TAGS])
-
-
-@inner
-def acquire(hw, st, slot, nbytes, now_ps):
-    """Take what the slot's next request needs; False if it has to queue for some of it."""
-    sl = st.slots
-    tier = sl[slot, SPAN_TIER]
-    stages = 1 + hw.tiers[tier + 1, ROUTE_AT] - hw.tiers[tier, ROUTE_AT]
-    moved = moved_bytes(hw, tier, sl[slot, SPAN_OFFSET], nbytes) if stages > 1 else nbytes
-    while sl[slot, STAGE] < stages:
-        pool = pool_of(hw, st, slot, sl[slot, STAGE])
-        need = demand(hw, moved, nbytes, pool)
-        if st.pools[pool, HEAD] != NONE or st.pools[pool, FREE] < need:
-            enqueue(st, pool, slot, need, now_ps)
-            return False
-        st.pools[pool, FREE] -= need
-        sl[slot, STAGE] += 1
-    return True
-
-
-@inner
-def enqueue(st, pool, slot, need, now_ps):
-    """Put a slot at the end of a pool's queue."""
-    sl = st.slots
+def borrow(st, slot, nbytes, now_ps):
+    """Take the bytes of a slot's next request from its unit; False if the slot has to wait in line."""
+    sl, pools = st.slots, st.pools
+    pool = sl[slot, ON_UNIT]
+    need = min(nbytes, pools[pool, SIZE])
+    if pools[pool, HEAD] == NONE and pools[pool, FREE] >= need:
+        pools[pool, FREE] -= need
+        return True
     sl[slot, NEED] = need
     sl[slot, SINCE_PS] = now_ps
     sl[slot, NEXT] = NONE
-    if st.pools[pool, HEAD] == NONE:
-        st.pools[pool, HEAD] = slot
+    if pools[pool, HEAD] == NONE:
+        pools[pool, HEAD] = slot
     else:
-        sl[st.pools[pool, TAIL], NEXT] = slot
-    st.pools[pool, TAIL] = slot
+        sl[pools[pool, TAIL], NEXT] = slot
+    pools[pool, TAIL] = slot
+    return False
 
 
 @inner
-def release(hw, st, out, pool, credits, now_ps):
-    """Return credits; the oldest waiters are granted theirs while they suffice."""
-    sl = st.slots
-    st.pools[pool, FREE] += credits
-    slot = st.pools[pool, HEAD]
-    while slot != NONE and sl[slot, NEED] <= st.pools[pool, FREE]:
-        st.pools[pool, FREE] -= sl[slot, NEED]
-        st.pools[pool, HEAD] = sl[slot, NEXT]
-        sl[slot, STAGE] += 1
-        waited_ps = now_ps - sl[slot, SINCE_PS]
-        if pool < hw.sizes[UNITS]:
-            out.waiting_ps[-1] += waited_ps
-        else:
-            out.waiting_ps[hw.sizes[TIERS] + pool - hw.sizes[UNITS] + hw.sizes[LINKS]] += waited_ps
+def give_back_bytes(st, out, pool, nbytes, now_ps):
+    """Return bytes to a unit; the slots that have waited longest get theirs while they suffice."""
+    sl, pools = st.slots, st.pools
+    pools[pool, FREE] += min(nbytes, pools[pool, SIZE])
+    slot = pools[pool, HEAD]
+    while slot != NONE and sl[slot, NEED] <= pools[pool, FREE]:
+        pools[pool, FREE] -= sl[slot, NEED]
+        pools[pool, HEAD] = sl[slot, NEXT]
+        sl[slot, PAID] = 1
+        out.waiting_ps[pools[pool, PLACE]] += now_ps - sl[slot, SINCE_PS]
         post(st, ISSUE, now_ps, sl[slot, BLOCK], sl[slot, REQUEST], -1 - slot)
-        slot = st.pools[pool, HEAD]
+        slot = pools[pool, HEAD]
+
+
+@inner
+def credits(st, request, pool):
+    """Credits of a pool that a request takes and gives back: one for each part, no more than there are."""
+    return min(st.requests[request, R_PARTS], st.pools[pool, SIZE])
+
+
+@inner
+def pay(st, request, pool, now_ps):
+    """Take a request's credits unless it has been granted them; False if it has to wait in line."""
+    rq, pools, spokes = st.requests, st.pools, st.spokes
+    if rq[request, R_PAID]:
+        rq[request, R_PAID] = 0
+        return True
+    need = credits(st, request, pool)
+    if pools[pool, HEAD] == NONE and pools[pool, FREE] >= need:
+        pools[pool, FREE] -= need
+        return True
+    spokes[request, DUE] = now_ps
+    spokes[request, LATER] = NONE
+    if pools[pool, HEAD] == NONE:
+        pools[pool, HEAD] = request
+    else:
+        spokes[pools[pool, TAIL], LATER] = request
+    pools[pool, TAIL] = request
+    return False
+
+
+@inner
+def give_back_credits(st, out, request, now_ps):
+    """Return a request's credits to their pool; the oldest in line get theirs while they suffice."""
+    rq, pools = st.requests, st.pools
+    pool = rq[request, R_POOL]
+    pools[pool, FREE] += credits(st, request, pool)
+    waiting = pools[pool, HEAD]
+    while waiting != NONE and credits(st, waiting, pool) <= pools[pool, FREE]:
+        pools[pool, FREE] -= credits(st, waiting, pool)
+        pools[pool, HEAD] = st.spokes[waiting, LATER]
+        rq[waiting, R_PAID] = 1
+        out.waiting_ps[pools[pool, PLACE]] += now_ps - st.spokes[waiting, DUE]
+        schedule(st, waiting, 2 * now_ps + 1)
+        waiting = pools[pool, HEAD]

@@ -1,19 +1,20 @@
-"""What happens when: heaps of events, and a wheel for the completions of requests.
+"""What happens when: heaps of events, and a wheel for what requests do next.
 
-An event is (time, major, minor, item); the five heaps are the phases of an instant. Completions are by
-far the most numerous and near in time, so they go on a wheel of buckets, and to a heap only when they
-are too far from the others.
+An event is (time, major, minor, item); the five heaps are the phases of an instant. Events of requests are
+by far the most numerous and near in time, so they go on a wheel of buckets, and to a heap only when they
+are too far from the others. A request has one event at a time.
 """
 
 from __future__ import annotations
 
 from memsim.fast_state import (  # fmt: skip
-    BUCKET, BUCKETS, COMPLETE, DONE_PS, EARLIER, FIRST, HEAPS, IN_HEAPS, ITEM, LAST, LAST_BUCKET, LATER,
+    BUCKET, BUCKETS, DUE, EARLIER, FIRST, GIVE, HEAPS, IN_HEAPS, ISSUE, ITEM, LAST, LAST_BUCKET, LATER,
     MAJOR, MINOR, NONE, ON_WHEEL, R_BLOCK, R_NUMBER, SHIFT, TIME_PS,
 )
 from memsim.jit import inner
 
 NEVER_PS = 1 << 62
+NOTHING = -NEVER_PS  # no item: those of slots are negative, too
 
 
 @inner
@@ -82,9 +83,9 @@ def pop(heap, size):
 
 @inner
 def is_earlier(st, i, j):
-    """Whether request i is complete before request j: by time, then by (block, number)."""
-    if st.spokes[i, DONE_PS] != st.spokes[j, DONE_PS]:
-        return st.spokes[i, DONE_PS] < st.spokes[j, DONE_PS]
+    """Whether request i has its event before request j: by time and phase, then by (block, number)."""
+    if st.spokes[i, DUE] != st.spokes[j, DUE]:
+        return st.spokes[i, DUE] < st.spokes[j, DUE]
     if st.requests[i, R_BLOCK] != st.requests[j, R_BLOCK]:
         return st.requests[i, R_BLOCK] < st.requests[j, R_BLOCK]
     return st.requests[i, R_NUMBER] < st.requests[j, R_NUMBER]
@@ -92,12 +93,12 @@ def is_earlier(st, i, j):
 
 @inner
 def wheel_add(st, request):
-    """Put a request on the wheel by its DONE_PS; False if that is too far from the others.
+    """Put a request on the wheel by its DUE; False if that is too far from the others.
 
-    The wheel holds completions that are near in time, in BUCKETS buckets of equal width, each a list in
+    The wheel holds events that are near in time, in BUCKETS buckets of equal width, each a list in
     order. New ones mostly belong at the end of their list, which makes it quicker than a heap.
     """
-    bucket = st.spokes[request, DONE_PS] >> st.sizes[SHIFT]
+    bucket = st.spokes[request, DUE] >> (st.sizes[SHIFT] + 1)
     if st.sizes[ON_WHEEL] == 0:
         st.sizes[BUCKET] = bucket
         st.sizes[LAST_BUCKET] = bucket
@@ -164,9 +165,12 @@ def post(st, heap, time_ps, major, minor, item):
 
 
 @inner
-def post_request(st, heap, time_ps, request):
-    """Schedule an event of a request."""
-    post(st, heap, time_ps, st.requests[request, R_BLOCK], st.requests[request, R_NUMBER], request)
+def schedule(st, request, due):
+    """Schedule the next event of a request: `due` is twice its time, and one more in phase 5."""
+    st.spokes[request, DUE] = due
+    if not wheel_add(st, request):
+        heap = ISSUE if due & 1 else GIVE
+        post(st, heap, due >> 1, st.requests[request, R_BLOCK], st.requests[request, R_NUMBER], request)
 
 
 @inner
@@ -189,7 +193,7 @@ def next_event_ps(st):
     """Time of the next event, NEVER_PS if there is none."""
     now_ps = NEVER_PS
     if st.sizes[ON_WHEEL] > 0:
-        now_ps = st.spokes[wheel_first(st), DONE_PS]
+        now_ps = st.spokes[wheel_first(st), DUE] >> 1
     if st.sizes[IN_HEAPS] > 0:
         for heap in range(HEAPS):
             if st.heap_size[heap] > 0:
@@ -198,17 +202,25 @@ def next_event_ps(st):
 
 
 @inner
-def next_complete(st, now_ps):
-    """Take the next request that is complete now, off the wheel or the heap; NONE if there is none."""
+def first_of_heap_is_before(st, heap, request):
+    """Whether the first event of a heap comes before that of a request that is due now, too."""
+    block, number = st.heap[heap, 0, MAJOR], st.heap[heap, 0, MINOR]
+    if block != st.requests[request, R_BLOCK]:
+        return block < st.requests[request, R_BLOCK]
+    return number < st.requests[request, R_NUMBER]
+
+
+@inner
+def next_item(st, heap, due):
+    """Take what is next in phase 0 (heap GIVE) or 5 (ISSUE) of an instant, off the wheel or the heap."""
     request = NONE
     if st.sizes[ON_WHEEL] > 0:
         request = wheel_first(st)
-        if st.spokes[request, DONE_PS] != now_ps:
+        if st.spokes[request, DUE] != due:
             request = NONE
-    if is_due(st, COMPLETE, now_ps):
-        other = st.heap[COMPLETE, 0, ITEM]
-        if request == NONE or is_earlier(st, other, request):
-            return take(st, COMPLETE)
-    if request != NONE:
-        wheel_take(st, request)
+    if is_due(st, heap, due >> 1) and (request == NONE or first_of_heap_is_before(st, heap, request)):
+        return take(st, heap)
+    if request == NONE:
+        return NOTHING
+    wheel_take(st, request)
     return request

@@ -1,16 +1,23 @@
-"""How a request travels: stations that it books, hop by hop, until it is known when it is complete."""
+"""How a request travels: out over links, to its tier, back over the links, and what it books on the way."""
 
 from __future__ import annotations
 
-from memsim.fast_queue import post_request, wheel_add
+from memsim.fast_pool import pay
+from memsim.fast_queue import schedule
 from memsim.fast_state import (  # fmt: skip
-    BLOCK_AT, CHANNELS, COMPLETE, DIGEST, DONE_PS, INTERLEAVE, ISSUE, KERNEL, LATENCY_PS, LINK_MBPS,
-    LINK_PS, MBPS, PIECE_PS, PIECE_REST, RATE, REST, ROUTE_AT, ROUTE_PS, R_BLOCK, R_BYTES, R_HOP,
-    R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_SLOT, R_TIER, R_WRITE, SERVER_AT, START_PS, TIERS, UNIT,
-    WHOLE_PS,
+    BLOCK_AT, CHANNELS, DIGEST, DRAWN, HEADER, HOP_MBPS, HOP_PS, HOP_SERVER, INTERLEAVE, KERNEL, LATENCY_PS,
+    LINK, MBPS, NONE, OCCUPANCY_PS, OUTWARD, PACKET, PIECE_PS, PIECE_REST, POINTS_AT, POINTS_END, POOL,
+    QUEUE, RATE, REST, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PARTS, R_POOL, R_ROUTE,
+    R_SLOT, R_TRANSFER, R_STEP, R_TIER, R_WRITE, SEED, SERVER_AT, SETTLED, START_PS, TAIL_AT, TAIL_END, TIERS,
+    UNIT, WHOLE_PS,
 )
 from memsim.jit import inner
-from memsim.rules import channel_of, digest_term, latency_bucket, piece_bytes, rounded_bytes, service_ps
+from memsim.rules import (  # fmt: skip
+    digest_term, latency_bucket, packets, piece_bytes, piece_service_ps, pieces_of,
+    rounded_bytes, service_ps, stretched, stripe_rotation, tail_ps, transfer_share,
+)
+
+WAITS = 0  # instead of when its next event is due: a request stands in line
 
 
 @inner
@@ -37,111 +44,141 @@ def book(servers, i, now_ps, service, rate):
 
 
 @inner
-def book_waiting(servers, i, now_ps, service, rate, waiting_ps, place):
-    """Book a server and count the wait at its place."""
-    waiting_ps[place] += max(0, free_ps(servers, i) - now_ps)
-    return book(servers, i, now_ps, service, rate)
-
-
-@inner
 def serve(hw, st, out, request, now_ps):
-    """Book a request's pieces at its tier; returns when the last byte has left it.
+    """Book a request's pieces at its tier or the cache; returns when it has been served.
 
-    Pieces follow each other over the channels of a stripe, so rules.channel_of is asked once a stripe.
+    Pieces follow each other over the channels of a stripe, so rules.channel_of need not be asked for each.
     """
-    tier = st.requests[request, R_TIER]
-    offset = st.requests[request, R_OFFSET]
-    left = st.requests[request, R_BYTES]
+    rq = st.requests
+    tier, write = rq[request, R_TIER], rq[request, R_WRITE]
+    offset, left = rq[request, R_OFFSET], rq[request, R_BYTES]
     first, channels = hw.tiers[tier, SERVER_AT], hw.tiers[tier, CHANNELS]
-    interleave, unit, mbps = hw.tiers[tier, INTERLEAVE], hw.tiers[tier, UNIT], hw.tiers[tier, MBPS]
-    whole_piece = (hw.tiers[tier, PIECE_PS], hw.tiers[tier, PIECE_REST])
+    interleave = hw.tiers[tier, INTERLEAVE]
+    mbps = hw.tiers[tier, MBPS + write]
+    whole_piece = (hw.tiers[tier, PIECE_PS + write], hw.tiers[tier, PIECE_REST + write])
+    lane = offset // interleave
+    stripe = lane // channels
+    in_stripe = channels - (lane - stripe * channels)  # pieces left before the next stripe
+    channel = stripe_rotation(stripe, channels) - in_stripe
+    channel += channels if channel < 0 else 0
     end_ps = now_ps
-    channel = 0
-    in_stripe = 0  # pieces left before the next stripe
+    waiting_ps = 0
     while left > 0:
         if in_stripe == 0:
-            channel = channel_of(offset, interleave, channels)
-            in_stripe = channels - offset // interleave % channels
+            stripe += 1
+            channel = stripe_rotation(stripe, channels)
+            in_stripe = channels
         nbytes = piece_bytes(offset, left, interleave)
         service = whole_piece
         if nbytes < interleave:
-            service = service_ps(rounded_bytes(offset, nbytes, unit), mbps)
-        ends_ps = book_waiting(st.servers, first + channel, now_ps, service, mbps, out.waiting_ps, tier)
-        end_ps = max(end_ps, ends_ps)
+            moved = rounded_bytes(offset, nbytes, hw.tiers[tier, UNIT])
+            service = piece_service_ps(moved, mbps, hw.tiers[tier, OCCUPANCY_PS + write])
+        waiting_ps += max(0, free_ps(st.servers, first + channel) - now_ps)
+        end_ps = max(end_ps, book(st.servers, first + channel, now_ps, service, mbps))
         channel = channel + 1 if channel + 1 < channels else 0
         in_stripe -= 1
         offset += nbytes
         left -= nbytes
-    return end_ps + hw.tiers[tier, LATENCY_PS]
+    out.waiting_ps[tier] += waiting_ps
+    return end_ps + hw.tiers[tier, LATENCY_PS + write]
 
 
 @inner
-def serve_hit(hw, st, out, request, now_ps):
-    """Book a cache hit; returns when it is complete."""
-    tier = st.requests[request, R_TIER]
-    nbytes = st.requests[request, R_BYTES]
-    server, mbps = hw.tiers[tier, SERVER_AT], hw.tiers[tier, MBPS]
-    end_ps = book_waiting(st.servers, server, now_ps, service_ps(nbytes, mbps), mbps, out.waiting_ps, tier)
-    return end_ps + hw.tiers[tier, LATENCY_PS]
+def cross(hw, st, out, request, hop, outward, nbytes, now_ps):
+    """Book a direction of a link for a request, outward (1) or inward (0); returns when it is across."""
+    link = hw.hops[hop, LINK]
+    first, end = hw.hops[hop, POINTS_AT], hw.hops[hop, POINTS_END]
+    if first < end:
+        nbytes = stretched(nbytes, transfer_share(hw.curves, first, end, st.requests[request, R_TRANSFER]))
+    server, mbps = hw.hops[hop, HOP_SERVER + outward], hw.hops[hop, HOP_MBPS + outward]
+    out.wire_bytes[link, hw.hops[hop, OUTWARD] ^ 1 ^ outward] += nbytes
+    out.waiting_ps[hw.sizes[TIERS] + link] += max(0, free_ps(st.servers, server) - now_ps)
+    return book(st.servers, server, now_ps, service_ps(nbytes, mbps), mbps) + hw.hops[hop, HOP_PS]
 
 
 @inner
-def cross(hw, st, out, request, link, now_ps):
-    """Book one direction of a link for a request; returns when it is at the link's other end."""
-    tiers = hw.sizes[TIERS]
-    server = hw.tiers[tiers, SERVER_AT] + 2 * link + st.requests[request, R_WRITE]
-    mbps = hw.links[link, LINK_MBPS]
-    service = service_ps(st.requests[request, R_MOVED], mbps)
-    end_ps = book_waiting(st.servers, server, now_ps, service, mbps, out.waiting_ps, tiers + link)
-    return end_ps + hw.links[link, LINK_PS]
-
-
-@inner
-def move(hw, prog, st, out, request, now_ps):
-    """Take a request one hop on: to its tier, over a link, or to its completion.
-
-    hop counts what is behind it. A read goes to the tier (hop 0), then inward over the links, outermost
-    first; a write goes outward over the links, then to the tier.
-    """
-    tier = st.requests[request, R_TIER]
-    first = hw.tiers[tier, ROUTE_AT]
-    links = hw.tiers[tier + 1, ROUTE_AT] - first
-    hop = st.requests[request, R_HOP]
-    st.requests[request, R_HOP] = hop + 1
-    write = st.requests[request, R_WRITE]
-    if hop == (links if write else 0):
-        if tier == hw.sizes[TIERS] - 1:
-            there_ps = serve_hit(hw, st, out, request, now_ps)
-        else:
-            there_ps = serve(hw, st, out, request, now_ps)
-        if write:
-            there_ps += hw.tiers[tier, ROUTE_PS]  # the acknowledgement
+def travel(hw, prog, st, out, request, now_ps):
+    """Take a request one step on, in phase 5: out over a link, to its tier, or back over a link."""
+    rq = st.requests
+    route = rq[request, R_ROUTE]
+    first = hw.routes[route]
+    hops = hw.routes[route + 1] - first
+    step = rq[request, R_STEP]
+    if step < hops:
+        due = go_out(hw, st, out, request, first + step, now_ps)
+    elif step == hops:
+        due = visit(hw, prog, st, out, request, hops, now_ps)
     else:
-        link = hw.route[first + (hop if write else links - hop)]
-        there_ps = cross(hw, st, out, request, link, now_ps)
-    if hop == links:
-        settle(prog, st, out, request, there_ps)
-    else:
-        post_request(st, ISSUE, there_ps, request)
+        due = come_back(hw, st, out, request, first + 2 * hops - step, now_ps)
+    if due == WAITS:
+        return
+    rq[request, R_STEP] = step + 1
+    if step == 2 * hops:
+        settle(prog, st, out, request, due >> 1)
+    schedule(st, request, due)
+
+
+@inner
+def go_out(hw, st, out, request, hop, now_ps):
+    """Take tags or credits and book the way out; returns when the request is due at the far end."""
+    rq = st.requests
+    write = rq[request, R_WRITE]
+    parts = packets(rq[request, R_MOVED], hw.hops[hop, PACKET])
+    rq[request, R_PARTS] = parts
+    pool = hw.hops[hop, POOL]
+    if pool != NONE and not pay(st, request, pool + write, now_ps):
+        return WAITS
+    nbytes = parts * hw.hops[hop, HEADER] + write * rq[request, R_MOVED]
+    there_ps = now_ps + hw.hops[hop, HOP_PS]
+    if nbytes > 0:
+        there_ps = cross(hw, st, out, request, hop, 1, nbytes, now_ps)
+    return 2 * there_ps + 1
+
+
+@inner
+def visit(hw, prog, st, out, request, hops, now_ps):
+    """Take places in a tier's queue if it has one, and book the tier; returns when the request goes on."""
+    rq = st.requests
+    tier = rq[request, R_TIER]
+    queue = hw.tiers[tier, QUEUE]
+    if queue != NONE:
+        interleave = hw.tiers[tier, INTERLEAVE]
+        rq[request, R_PARTS] = pieces_of(rq[request, R_OFFSET], rq[request, R_BYTES], interleave)
+        if not pay(st, request, queue, now_ps):
+            return WAITS
+    rq[request, R_POOL] = queue
+    served_ps = serve(hw, st, out, request, now_ps)
+    first, end = hw.tiers[tier, TAIL_AT], hw.tiers[tier, TAIL_END]
+    if first < end:
+        kernel = st.slots[rq[request, R_SLOT], KERNEL]
+        block = rq[request, R_BLOCK] - prog.kernels[kernel, BLOCK_AT]
+        drawn, number = prog.kernels[kernel, DRAWN], rq[request, R_NUMBER]
+        served_ps += tail_ps(hw.curves, first, end, hw.sizes[SEED], drawn, block, number)
+    return 2 * served_ps + (hops > 0 and queue == NONE)
+
+
+@inner
+def come_back(hw, st, out, request, hop, now_ps):
+    """Book the way back of a read; returns when it, or an acknowledgement, is due at the near end."""
+    rq = st.requests
+    write = rq[request, R_WRITE]
+    parts = packets(rq[request, R_MOVED], hw.hops[hop, PACKET])
+    rq[request, R_PARTS] = parts
+    pool = hw.hops[hop, POOL]
+    rq[request, R_POOL] = pool + write if pool != NONE else NONE
+    if write:
+        return 2 * (now_ps + hw.hops[hop, HOP_PS])
+    nbytes = parts * hw.hops[hop, HEADER] + rq[request, R_MOVED]
+    return 2 * cross(hw, st, out, request, hop, 0, nbytes, now_ps)
 
 
 @inner
 def settle(prog, st, out, request, done_ps):
-    """It is known when a request is complete: count it, and schedule its completion."""
+    """It is known when a request is complete: count it."""
     rq = st.requests
+    rq[request, R_STEP] = SETTLED
     kernel = st.slots[rq[request, R_SLOT], KERNEL]
     out.latency[rq[request, R_TIER], latency_bucket(done_ps - rq[request, R_ISSUE_PS])] += 1
     block = rq[request, R_BLOCK] - prog.kernels[kernel, BLOCK_AT]
     term = digest_term(block, rq[request, R_NUMBER], done_ps - out.kernels[kernel, START_PS])
     out.kernels[kernel, DIGEST] = (out.kernels[kernel, DIGEST] + term) % 2_147_483_647
-    st.spokes[request, DONE_PS] = done_ps
-    if not wheel_add(st, request):
-        post_request(st, COMPLETE, done_ps, request)
-
-
-@inner
-def moved_bytes(hw, tier, offset, nbytes):
-    """Bytes that a tier moves for a request; interleave borders are multiples of the tier's unit."""
-    if tier == hw.sizes[TIERS] - 1:
-        return nbytes
-    return rounded_bytes(offset, nbytes, hw.tiers[tier, UNIT])

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from memsim.fast_pool import acquire, demand, release
-from memsim.fast_queue import post, post_request
-from memsim.fast_route import book, move, moved_bytes
+from memsim.fast_pool import borrow, give_back_bytes, give_back_credits
+from memsim.fast_queue import post, schedule
+from memsim.fast_route import book
 from memsim.fast_state import (  # fmt: skip
-    BLOCK, BLOCK_END, DRAIN_PS, FLOPS, FREE_REQUESTS, FREE_TILES, IN_FLIGHT, IN_ORDER, ISSUE, ISSUED,
-    KERNEL, MFLOPS, MOST_TILES, MOVED, NONE, ON_UNIT, OP, OP_ROW, OUTSTANDING, QUANTUM_BYTES, REQUEST,
-    REQUESTS, ROUTE_AT, ROUTE_PS, ROW, ROW_END, R_BLOCK, R_BYTES, R_FREE, R_HOP, R_ISSUE_PS,
-    R_MOVED, R_NUMBER, R_OFFSET, R_SLOT, R_TIER, R_TILE, R_WRITE, SECOND, SPAN_LEFT, SPAN_OFFSET,
-    SPAN_TIER, STAGE, TIERS, TILE, TILES, TILE_FLOPS, TILE_FREE, TILE_LEFT, TILE_NUMBER, TO_WORK, UNITS,
-    UNIT_BYTES, WAITS, WORKED, WORKED_PS,
+    BLOCK, BLOCK_END, DRAIN_PS, FLOPS, FREE_REQUEST, FREE_TILES, IN_FLIGHT, IN_ORDER, ISSUE, ISSUED,
+    KERNEL, LATER, LINK, MFLOPS, MOST_TILES, MOVED, NONE, ON_UNIT, OP, OP_ROW, OUTSTANDING, OUTWARD, PAID,
+    QUANTUM_BYTES, REQUEST, REQUESTS, ROUTES, ROW, ROW_END, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED,
+    R_NUMBER, R_OFFSET, R_PAID, R_POOL, R_ROUTE, R_SLOT, R_TRANSFER, R_STEP, R_TIER, R_TILE, R_WRITE, SECOND,
+    SETTLED, SPAN_LEFT, SPAN_OFFSET, SPAN_TIER, TIERS, TILE, TRANSFER, TILES, TILE_FLOPS, TILE_FREE,
+    TILE_LEFT, TILE_NUMBER, TO_WORK, UNIT, UNITS, WAITS, WORKED, WORKED_PS,
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
     IS_DEPENDENT, IS_HIT, IS_WORKED, IS_WRITE, REGION, ROWS, TILE_ROWS, next_span, request_bytes,
-    service_ps,
+    rounded_bytes, service_ps,
 )
+
+FULL = -2  # instead of a request: the table of requests is
 
 
 @inner
@@ -75,33 +77,35 @@ def find_span(hw, prog, memory, st, slot):
     tier, offset, nbytes, row, second = next_span(
         prog.ops, memory, op, sl[slot, ROW], sl[slot, ROW_END], sl[slot, SECOND]
     )
-    sl[slot, SPAN_TIER] = hw.sizes[TIERS] - 1 if prog.ops.table[op, IS_HIT] else tier
+    if prog.ops.table[op, IS_HIT]:
+        tier = hw.sizes[TIERS] - 1
+    sl[slot, SPAN_TIER] = tier
     sl[slot, SPAN_OFFSET] = offset
+    sl[slot, TRANSFER] = rounded_bytes(offset, nbytes, hw.tiers[tier, UNIT])
     sl[slot, SPAN_LEFT] = nbytes
     sl[slot, ROW] = row
     sl[slot, SECOND] = second
 
 
 @inner
-def issue(hw, prog, memory, st, out, slot, now_ps):
-    """Let a block ask for all that it may ask for now; False if the request table is full."""
+def ask(hw, prog, memory, st, out, slot, now_ps):
+    """The next request that a block issues now; NONE when it has to wait or has asked for all, or FULL."""
     sl = st.slots
-    quantum_bytes = hw.sizes[QUANTUM_BYTES]
     while True:
         if sl[slot, TILE] == NONE:
             if has_asked_all(prog, st, slot):
-                return True
+                return NONE
             if not may_open_tile(prog, st, slot):
                 sl[slot, WAITS] = 1
-                return True
+                return NONE
             open_tile(prog, st, slot)
         elif sl[slot, SPAN_LEFT] > 0:
-            if st.sizes[FREE_REQUESTS] == 0:
-                return False
-            nbytes = request_bytes(sl[slot, SPAN_OFFSET], sl[slot, SPAN_LEFT], quantum_bytes)
-            if not acquire(hw, st, slot, nbytes, now_ps):
-                return True
-            depart(hw, prog, st, out, slot, nbytes, now_ps)
+            if st.sizes[FREE_REQUEST] == NONE:
+                return FULL
+            nbytes = request_bytes(sl[slot, SPAN_OFFSET], sl[slot, SPAN_LEFT], hw.sizes[QUANTUM_BYTES])
+            if not sl[slot, PAID] and not borrow(st, slot, nbytes, now_ps):
+                return NONE
+            return depart(hw, prog, st, out, slot, nbytes, now_ps)
         elif sl[slot, ROW] < sl[slot, ROW_END]:
             find_span(hw, prog, memory, st, slot)
         else:
@@ -110,62 +114,62 @@ def issue(hw, prog, memory, st, out, slot, now_ps):
 
 @inner
 def depart(hw, prog, st, out, slot, nbytes, now_ps):
-    """Send a slot's next request, all its credits in hand, on its way; count it."""
-    sl = st.slots
-    rq = st.requests
-    st.sizes[FREE_REQUESTS] -= 1
-    request = rq[st.sizes[FREE_REQUESTS], R_FREE]
-    tier = sl[slot, SPAN_TIER]
-    op = sl[slot, OP]
+    """Make a slot's next request, its bytes in hand, and count it; returns it."""
+    sl, rq = st.slots, st.requests
+    request = st.sizes[FREE_REQUEST]
+    st.sizes[FREE_REQUEST] = st.spokes[request, LATER]
+    kernel, op, tier = sl[slot, KERNEL], sl[slot, OP], sl[slot, SPAN_TIER]
     write = prog.ops.table[op, IS_WRITE]
+    moved = rounded_bytes(sl[slot, SPAN_OFFSET], nbytes, hw.tiers[tier, UNIT])
+    route = prog.kernels[kernel, ROUTES] + tier
     rq[request, R_SLOT] = slot
     rq[request, R_BLOCK] = sl[slot, BLOCK]
+    rq[request, R_NUMBER] = sl[slot, REQUEST]
     rq[request, R_TILE] = sl[slot, TILE]
     rq[request, R_TIER] = tier
     rq[request, R_OFFSET] = sl[slot, SPAN_OFFSET]
     rq[request, R_BYTES] = nbytes
-    rq[request, R_WRITE] = write
-    rq[request, R_NUMBER] = sl[slot, REQUEST]
-    rq[request, R_HOP] = 0
-    rq[request, R_ISSUE_PS] = now_ps
-    moved = moved_bytes(hw, tier, sl[slot, SPAN_OFFSET], nbytes)
     rq[request, R_MOVED] = moved
+    rq[request, R_WRITE] = write
+    rq[request, R_TRANSFER] = sl[slot, TRANSFER]
+    rq[request, R_ISSUE_PS] = now_ps
+    rq[request, R_ROUTE] = route
+    rq[request, R_STEP] = 0
+    rq[request, R_PAID] = 0
     st.tiles[sl[slot, TILE], TILE_LEFT] += 1
-    count_request(hw, out, sl[slot, KERNEL], prog.ops.table[op, REGION], tier, write, nbytes, moved)
-    if write or hw.tiers[tier + 1, ROUTE_AT] == hw.tiers[tier, ROUTE_AT]:
-        move(hw, prog, st, out, request, now_ps)
-    else:  # the request of a read: no bytes of its own
-        post_request(st, ISSUE, now_ps + hw.tiers[tier, ROUTE_PS], request)
+    count_request(hw, out, kernel, prog.ops.table[op, REGION], tier, write, nbytes, moved, route)
+    sl[slot, PAID] = 0
     sl[slot, REQUEST] += 1
-    sl[slot, STAGE] = 0
     sl[slot, SPAN_OFFSET] += nbytes
     sl[slot, SPAN_LEFT] -= nbytes
+    return request
 
 
 @inner
-def count_request(hw, out, kernel, region, tier, write, nbytes, moved):
+def count_request(hw, out, kernel, region, tier, write, nbytes, moved, route):
     """Enter a request in the ledger: issued and moved, by region, tier and link."""
     out.kernels[kernel, REQUESTS] += 1
     out.ledger[region, tier, ISSUED + write] += nbytes
     out.ledger[region, tier, MOVED + write] += moved
     out.kernel_moved[kernel, tier, write] += moved
-    for i in range(hw.tiers[tier, ROUTE_AT], hw.tiers[tier + 1, ROUTE_AT]):
-        out.kernel_moved[kernel, hw.sizes[TIERS] + hw.route[i], write] += moved
+    for hop in range(hw.routes[route], hw.routes[route + 1]):
+        direction = hw.hops[hop, OUTWARD] ^ 1 ^ write
+        out.kernel_moved[kernel, hw.sizes[TIERS] + hw.hops[hop, LINK], direction] += moved
 
 
 @inner
-def complete(hw, prog, st, out, request, now_ps):
-    """A request is complete: return its credits, and see whether its tile has arrived."""
+def give_back(hw, prog, st, out, request, now_ps):
+    """A request gives back what it holds at a link or a tier; it goes on in phase 5, or it is complete."""
     rq = st.requests
-    slot = rq[request, R_SLOT]
-    tier = rq[request, R_TIER]
-    release(hw, st, out, st.slots[slot, ON_UNIT], min(rq[request, R_BYTES], hw.sizes[UNIT_BYTES]), now_ps)
-    for i in range(hw.tiers[tier, ROUTE_AT], hw.tiers[tier + 1, ROUTE_AT]):
-        pool = hw.sizes[UNITS] + hw.route[i]
-        release(hw, st, out, pool, demand(hw, rq[request, R_MOVED], 0, pool), now_ps)
-    tile = rq[request, R_TILE]
-    rq[st.sizes[FREE_REQUESTS], R_FREE] = request
-    st.sizes[FREE_REQUESTS] += 1
+    if rq[request, R_POOL] != NONE:
+        give_back_credits(st, out, request, now_ps)
+    if rq[request, R_STEP] != SETTLED:
+        schedule(st, request, 2 * now_ps + 1)
+        return
+    slot, tile = rq[request, R_SLOT], rq[request, R_TILE]
+    give_back_bytes(st, out, st.slots[slot, ON_UNIT], rq[request, R_BYTES], now_ps)
+    st.spokes[request, LATER] = st.sizes[FREE_REQUEST]
+    st.sizes[FREE_REQUEST] = request
     st.tiles[tile, TILE_LEFT] -= 1
     if st.tiles[tile, TILE_LEFT] == 0:
         arrive(hw, prog, st, slot, tile, now_ps)

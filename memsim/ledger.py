@@ -6,18 +6,22 @@ That would be a fault of memsim, never of the user.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
 import numpy as np
 
 from memsim.errors import MemsimError
-from memsim.result import Outcome
+from memsim.result import READ, WRITE, Outcome
 from memsim.system import System
 
 
 def check(outcome: Outcome, issued: np.ndarray, system: System) -> None:
     """Check an outcome against the bytes issued by the trace (int64[regions, 2])."""
     _check_bytes(outcome, issued, system)
+    _check_cache(outcome, system)
     _check_links(outcome, system)
-    _check_peaks(outcome, system)
+    _check_rates(outcome, system)
     _check_requests(outcome)
 
 
@@ -44,29 +48,68 @@ def _check_bytes(outcome: Outcome, issued: np.ndarray, system: System) -> None:
         raise _broken("bytes moved summed over kernels", int(by_kernel.sum()), str(outcome.moved.sum()))
 
 
+def _check_cache(outcome: Outcome, system: System) -> None:
+    """Only the first initiator has a cache."""
+    elsewhere = outcome.kernel_moved[outcome.initiator > 0, len(system.tiers)]
+    if elsewhere.any():
+        raise _broken("cache hits of an initiator without a cache", int(elsewhere.sum()), "0 B")
+
+
 def _check_links(outcome: Outcome, system: System) -> None:
-    """A link moves what the tiers behind it move."""
-    moved = outcome.kernel_moved.sum(axis=0)
+    """For every kernel a link carries what the tiers behind it move; its wire carries that and more."""
+    expected = np.zeros((len(outcome.initiator), len(system.links), 2), np.int64)
+    for initiator, routes in enumerate(system.routes):
+        here = outcome.initiator == initiator
+        for tier, route in enumerate(routes):
+            for hop in route:
+                inward = int(hop.flipped)  # 0 is the direction towards the link's first node
+                expected[here, hop.link, inward] += outcome.kernel_moved[here, tier, READ]
+                expected[here, hop.link, 1 - inward] += outcome.kernel_moved[here, tier, WRITE]
+    carried = outcome.kernel_moved[:, len(system.tiers) + 1 :]
     for number, link in enumerate(system.links):
-        behind = sum(moved[tier] for tier, route in enumerate(system.routes) if number in route)
-        found = moved[len(system.tiers) + 1 + number]
-        if np.any(found != behind):
-            raise _broken(f"bytes over link {link.name}", int(found.sum()), str(int(np.sum(behind))))
+        found, right = carried[:, number], expected[:, number]
+        if (found != right).any():
+            raise _broken(f"bytes over link {link.name}", int(found.sum()), str(right.sum()))
+        data, wire = found.sum(axis=0), outcome.wire_bytes[number]
+        if (wire < data).any():
+            raise _broken(f"bytes on the wire of link {link.name}", int(wire.min()), f"at least {data}")
 
 
-def _check_peaks(outcome: Outcome, system: System) -> None:
-    """No tier moves more than its channels can in the time."""
+def _check_rates(outcome: Outcome, system: System) -> None:
+    """No tier and no direction of a link is busy for longer than the replay; both of a shared link together.
+
+    A tier's requests fit in too: each keeps a channel for its occupancy.
+    """
     total_ps = int(outcome.end_ps.max(initial=0))
-    moved = outcome.kernel_moved.sum(axis=(0, 2))
+    moved = outcome.kernel_moved.sum(axis=0)
     for number, tier in enumerate(system.tiers):
-        most = total_ps * tier.channels * tier.channel_mbps // 1_000_000
-        if moved[number] > most:
-            raise _broken(f"bytes moved by tier {tier.name}", int(moved[number]), f"at most {most}")
+        channels_mbps = [tier.channels * mbps for mbps in tier.channel_mbps]
+        _check_busy(f"bytes moved by tier {tier.name}", moved[number].tolist(), channels_mbps, total_ps)
+        requests = int(outcome.latency[number].sum())
+        if requests * min(tier.occupancy_ps) > total_ps * tier.channels:
+            most = total_ps * tier.channels // min(tier.occupancy_ps)
+            raise _broken(f"requests served by tier {tier.name}", requests, f"at most {most}")
+    for number, link in enumerate(system.links):
+        wire, what = outcome.wire_bytes[number].tolist(), f"bytes on the wire of link {link.name}"
+        if link.shared:
+            _check_busy(what, wire, link.mbps, total_ps)
+        else:
+            for way in (0, 1):
+                _check_busy(what, wire[way : way + 1], link.mbps[way : way + 1], total_ps)
+
+
+def _check_busy(what: str, nbytes: Sequence[int], mbps: Sequence[int], total_ps: int) -> None:
+    """Bytes, each at its rate and one after another, must fit into the time. In whole numbers: all times
+    are multiplied by the product of the rates."""
+    product = prod(mbps)
+    busy = sum(moved * 1_000_000 * (product // rate) for moved, rate in zip(nbytes, mbps, strict=True))
+    if busy > total_ps * product:
+        raise _broken(what, sum(nbytes), f"no more than {total_ps} ps take")
 
 
 def _check_requests(outcome: Outcome) -> None:
     """Every request completes once, and no sum has left the range of int64."""
-    for name in ("waiting_ps", "tags_waiting_ps", "units_waiting_ps", "issued", "moved"):
+    for name in ("waiting_ps", "tags_waiting_ps", "units_waiting_ps", "issued", "moved", "wire_bytes"):
         if (getattr(outcome, name) < 0).any():
             raise _broken(f"sum {name}", int(getattr(outcome, name).min()), "0 or more")
     completed, issued = int(outcome.latency.sum()), int(outcome.requests.sum())

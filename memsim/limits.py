@@ -1,24 +1,41 @@
 """What would leave the range of int64 is refused before an engine starts.
 
 Both engines count picoseconds in int64. An upper bound of the time, everything one after another on the
-slowest part of the machine, must stay far below its end; what passes has room for sums of waiting.
+slowest way through the machine, must stay far below its end; what passes has room for sums of waiting.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from memsim import rules
 from memsim.errors import UsageError
 from memsim.program import Program
-from memsim.rules import GATHER_AT, REGION, ROW_BYTES, ROWS, STRIDE, TILE_ROWS, Memory
-from memsim.system import System
+from memsim.rules import Memory
+from memsim.system import MILLION, Hop, Link, System, Tier
 
 MAX_PS = 1 << 61  # 27 days
+_NEVER_CUT = 1 << 40  # rows
+
+Floats = npt.NDArray[np.float64]
 
 
-def check_times(
-    program: Program, memory: Memory, system: System, quantum_bytes: int, begin_ps: int
-) -> None:
+class Demand(NamedTuple):
+    """What ops ask for, one number an op.
+
+    requests  most requests, wherever the rows lie;  nbytes  their bytes
+    span_bytes  size of the smallest span
+    """
+
+    requests: Floats
+    nbytes: Floats
+    span_bytes: npt.NDArray[np.int64]
+
+
+def check_times(program: Program, memory: Memory, system: System, quantum_bytes: int, begin_ps: int) -> None:
     """UsageError if a program that begins at begin_ps might not end before MAX_PS."""
     longest_ps = begin_ps + longest_time_ps(program, memory, system, quantum_bytes)
     if longest_ps > MAX_PS:
@@ -29,27 +46,88 @@ def check_times(
 
 
 def longest_time_ps(program: Program, memory: Memory, system: System, quantum_bytes: int) -> float:
-    """Upper bound of a program's time: nothing overlaps, all bytes go through the slowest place."""
+    """Upper bound of a program's time: nothing overlaps, and every op goes to the slowest place in use."""
+    demand = _demand(program, memory, quantum_bytes)
+    used = np.unique(memory.shares[:, rules.TIER]).tolist()
+    runner = np.repeat(program.initiator, np.diff(program.op_at[program.block_at]))
+    total_ps = _worked_ps(program)
+    for initiator in np.unique(runner).tolist():
+        here = Demand(*(column[runner == initiator] for column in demand))
+        places_ps = [_cache_ps(here, system)]
+        for number in used:
+            tier, route = system.tiers[number], system.routes[initiator][number]
+            hops_ps = [_hop_ps(here, system, initiator, hop, tier.unit_bytes) for hop in route]
+            places_ps.append(sum(hops_ps, _tier_ps(here, tier)))
+        total_ps += float(np.max(places_ps, axis=0).sum())
+    return total_ps
+
+
+def _demand(program: Program, memory: Memory, quantum_bytes: int) -> Demand:
     table = program.ops.table
-    rows = table[:, ROWS].astype(np.float64)
-    nbytes = rows * memory.regions[table[:, REGION], ROW_BYTES]
-    scattered = (table[:, GATHER_AT] >= 0) | (table[:, STRIDE] > 1)
-    pieces = 2 * (np.where(scattered, rows, 1) + rows / table[:, TILE_ROWS]).sum()
-    pieces += nbytes.sum() / min(quantum_bytes, *(tier.interleave_bytes for tier in system.tiers))
-    moved = nbytes.sum() + 2 * pieces * max(tier.unit_bytes for tier in system.tiers)
-    rates_mbps = [tier.channel_mbps for tier in system.tiers] + [link.mbps for link in system.links]
-    slowest_mbps = min(*rates_mbps, system.cache.mbps)
-    hops_ps = sum(2 * link.latency_ps for link in system.links) + system.cache.latency_ps
-    hops_ps += max(tier.latency_ps for tier in system.tiers)
-    served_ps = (1 + 2 * len(system.links)) * moved * 1e6 / slowest_mbps
-    return float(served_ps + pieces * (hops_ps + 2) + _worked_ps(program))
+    region, rows = table[:, rules.REGION], table[:, rules.ROWS].astype(np.float64)
+    row_bytes = memory.regions[region, rules.ROW_BYTES]
+    paged = memory.regions[region, rules.PAGE_ROWS] > 0
+    head_bytes = memory.regions[region, rules.PAGE_HEAD_BYTES]
+    scattered = (table[:, rules.GATHER_AT] >= 0) | (table[:, rules.STRIDE] > 1)
+    pieces = np.diff(memory.regions[:, rules.PIECE_AT])[region]
+    runs = rows / table[:, rules.TILE_ROWS] + rows / _rows_together(memory)[region] + 2 * pieces
+    spans = np.where(paged, 2, 1) * np.where(scattered, rows, np.minimum(rows, runs))
+    nbytes = rows * row_bytes
+    in_two = paged & (head_bytes > 0) & (head_bytes < row_bytes)
+    part_bytes = np.where(in_two, np.minimum(head_bytes, row_bytes - head_bytes), row_bytes)
+    return Demand(2 * spans + nbytes / quantum_bytes, nbytes, part_bytes)
+
+
+def _rows_together(memory: Memory) -> np.ndarray:
+    """Rows of each region that lie together at least: a page, or what a tier is dealt at once."""
+    dealt = np.diff(memory.pieces[:, rules.SHARE_AT]) > 1
+    chunk_rows = np.where(dealt, memory.pieces[:-1, rules.CHUNK_ROWS], _NEVER_CUT)
+    least = np.minimum.reduceat(chunk_rows, memory.regions[:-1, rules.PIECE_AT])
+    page_rows = memory.regions[:-1, rules.PAGE_ROWS]
+    return np.where(page_rows > 0, np.minimum(least, page_rows), least)
+
+
+def _cache_ps(demand: Demand, system: System) -> Floats:
+    """Time of ops whose rows are all hits."""
+    cache = system.cache
+    return demand.nbytes * 1e6 / cache.mbps + demand.requests * (cache.latency_ps + 1)
+
+
+def _tier_ps(demand: Demand, tier: Tier) -> Floats:
+    """Time of ops at a tier, every request slow and every piece on one channel."""
+    pieces = demand.nbytes / tier.interleave_bytes + 2 * demand.requests
+    moved_bytes = demand.nbytes + 2 * pieces * tier.unit_bytes
+    tail_ps = max((extra_ps for _, extra_ps in tier.tail), default=0)
+    served_ps = moved_bytes * 1e6 / min(tier.channel_mbps) + pieces * (max(tier.occupancy_ps) + 1)
+    return served_ps + demand.requests * (max(tier.latency_ps) + tail_ps)
+
+
+def _hop_ps(demand: Demand, system: System, initiator: int, hop: Hop, unit_bytes: int) -> Floats:
+    """Time of ops on one hop, out and back."""
+    link = system.links[hop.link]
+    moved_bytes = demand.nbytes + 2 * demand.requests * unit_bytes
+    packets = moved_bytes / system.packet_bytes(initiator, hop.link) + demand.requests
+    wire_bytes = moved_bytes + 2 * packets * link.header_bytes
+    booked_bytes = wire_bytes / _least_share(link, demand.span_bytes) + 2 * demand.requests
+    return booked_bytes * 1e6 / min(link.mbps) + 2 * demand.requests * (hop.latency_ps + 1)
+
+
+def _least_share(link: Link, span_bytes: np.ndarray) -> Floats:
+    """Least share of a link's rate that spans of these sizes and larger ones reach."""
+    if not link.efficiency:
+        return np.ones(len(span_bytes))
+    points = np.array(link.efficiency, np.int64)
+    sizes, place = np.unique(span_bytes, return_inverse=True)
+    shares = [rules.transfer_share(points, 0, len(points), size) for size in sizes]
+    least: Floats = np.minimum(np.array(shares, np.float64)[place], points[:, 1].min()) / MILLION
+    return least
 
 
 def _worked_ps(program: Program) -> float:
     """Launches, start-up and drain of all blocks, and arithmetic of all tiles, one after another."""
-    tiles = -(-program.ops.table[:, ROWS] // program.ops.table[:, TILE_ROWS])
-    slowest = (program.flops * 1e6 / program.mflops).max(initial=0)
+    tiles = -(-program.ops.table[:, rules.ROWS] // program.ops.table[:, rules.TILE_ROWS])
+    slowest_ps = (program.flops * 1e6 / program.mflops + 1).max(initial=0)
     blocks = np.diff(program.block_at)
     around = blocks * (program.startup_ps + program.drain_ps + 1.0)
     launched_ps = program.launch_ps.sum(dtype=np.float64)
-    return float(launched_ps + around.sum() + tiles.sum(dtype=np.float64) * slowest)
+    return float(launched_ps + around.sum() + tiles.sum(dtype=np.float64) * slowest_ps)

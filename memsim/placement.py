@@ -189,10 +189,14 @@ def _shortfall(tier: str, need_bytes: int, capacity_bytes: int, system: System) 
     others = [t.name for t in system.tiers if t.name != tier]
     remedy = f"or spill with --overflow {others[0]}" if others else "or take a machine with more tiers"
     return DoesNotFit(
-        f"{system.name}: tier '{tier}' holds {capacity_bytes / 1e9:.1f} GB but {need_bytes / 1e9:.1f} GB are "
-        f"placed in it: {(need_bytes - capacity_bytes) / 1e9:.1f} GB too many; place regions elsewhere with "
+        f"{system.name}: tier '{tier}' holds {_gb(capacity_bytes)} but {_gb(need_bytes)} are "
+        f"placed in it: {_gb(need_bytes - capacity_bytes)} too many; place regions elsewhere with "
         f"--place, {remedy}"
     )
+
+
+def _gb(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 10**8 else f"{nbytes:,} B"
 
 
 def _place(

@@ -2,7 +2,8 @@
 
 A file may say `extends = "h200"` (a machine that comes with memsim) or `extends = "base.toml"` (relative
 to the file); it is laid over that machine key by key, a number only as a whole: a new value never keeps
-an old source. All errors are one-line `ProfileError`s. The route to a tier is for `route`.
+an old source. Single numbers can be set over all files (`--set`). All errors are one-line `ProfileError`s.
+How the tables fit together is for `route`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,25 +29,49 @@ MAX_FILE_BYTES = 1_000_000
 MAX_EXTENDS = 16  # files that extend one another
 _REGULAR = "expected a TOML file of text, at most 1 MB"
 
+_SET = "expected GROUP.NAME.KEY=VALUE, as in link.pcie.bandwidth=128 GB/s"
+SET_SOURCE = "set on the command line"
+
 # Faults that pydantic words for programmers, by its name for them: what was expected.
 _EXPECTED = {
     "dict_type": "a table of tables, such as [tier.hbm]",
     "model_type": "a table with a name of its own, such as [tier.hbm]",
     "string_type": "text in quotes",
-    "string_pattern_mismatch": "a name of letters, digits, '-' and '_', such as hbm",
+    "string_pattern_mismatch": "a name of at most 40 letters, digits, '-' and '_', such as hbm",
     "tuple_type": 'two nodes, such as ["gpu", "cpu"]',
     "too_long": 'two nodes, such as ["gpu", "cpu"]',
 }
 
 
-def load_machine(machine: str | Path) -> Profile:
+def load_machine(machine: str | Path, overrides: Sequence[str] = ()) -> Profile:
     """The machine called `machine`, or the machine file at that path (a word with '/' or '.toml').
+
+    overrides   numbers and words set over the file, each GROUP.NAME.KEY=VALUE; `assumed`, all of them
 
     ProfileError: unknown name, unreadable file, unknown key, missing key, wrong value or unit.
     """
     path = locate(machine)
+    table = read_table(path)
+    profile = _passed(table, f"{path}: ")
+    if not overrides:
+        return profile
+    for text in overrides:
+        table = overridden(table, text)
+    return _passed(table, "--set ")
+
+
+def _passed(table: dict[str, Any], place: str) -> Profile:
+    found = check(table)
+    if isinstance(found, list):
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise ProfileError(f"{place}{found[0]}{more}")
+    return found
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """What a machine file says, laid over all that it extends; ProfileError if it cannot be read."""
     try:
-        return _checked(_merged(path, ()), path)
+        return _merged(path, ())
     except RecursionError:
         raise ProfileError(f"{path}: nested too deeply; expected tables of numbers, [GROUP.NAME]") from None
 
@@ -136,7 +162,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise ProfileError(f"{path}: cannot be read: {error.strerror}; {_REGULAR}") from None
 
 
-def _checked(table: dict[str, Any], path: Path) -> Profile:
+def check(table: dict[str, Any]) -> Profile | list[str]:
+    """The machine of a table as TOML gives it, or all faults of its keys and values, telling ones first."""
     from pydantic import ValidationError
 
     from memsim.profile_schema import Profile
@@ -144,9 +171,43 @@ def _checked(table: dict[str, Any], path: Path) -> Profile:
     try:
         return Profile.model_validate(table)
     except ValidationError as error:
-        details = sorted(error.errors(include_url=False), key=_telling)
-        more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-        raise ProfileError(f"{path}: {_worded(details[0])}{more}") from None
+        return [_worded(detail) for detail in sorted(error.errors(include_url=False), key=_telling)]
+    except RecursionError:
+        return ["nested too deeply; expected tables of numbers, [GROUP.NAME]"]
+
+
+def overridden(table: dict[str, Any], text: str) -> dict[str, Any]:
+    """A valid `table` with one key set, as `text` (GROUP.NAME.KEY=VALUE) says, or ProfileError."""
+    from memsim.profile_schema import GROUPS, is_number
+
+    path, equals, value = text.partition("=")
+    parts = path.strip().split(".")
+    if not equals or len(parts) != 3:
+        raise ProfileError(f"--set {shown(text)}: {_SET}")
+    group, name, key = parts
+    where = f"--set {cut(path)}"
+    if group not in (*GROUPS, "cost"):
+        raise ProfileError(f"{where}: no group '{cut(group)}'; {nearest(group, [*GROUPS, 'cost'])}")
+    names = table.get(group, {})
+    if name not in names:
+        known = nearest(name, names) if names else f"this machine has no [{group}.NAME]"
+        raise ProfileError(f"{where}: no {group} '{cut(name)}'; {known}")
+    keys = table["tier"] if group == "cost" else GROUPS[group].model_fields
+    if key not in keys:
+        raise ProfileError(f"{where}: unknown key; {nearest(key, keys)}")
+    new = value_of(value)
+    if is_number(group, key):
+        new = {"value": new, "provenance": "assumed", "source": SET_SOURCE}
+    return {**table, group: {**names, name: {**names[name], key: new}}}
+
+
+def value_of(text: str) -> object:
+    """A value as a file would hold it: a number, a list, words in quotes or without."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
+        return text.strip()
+    return parsed["value"] if len(parsed) == 1 else text
 
 
 def _telling(detail: ErrorDetails) -> int:
@@ -158,47 +219,51 @@ def _telling(detail: ErrorDetails) -> int:
 
 def _worded(detail: ErrorDetails) -> str:
     """One fault of a file in one line: where, what was found, what was expected."""
-    where = ".".join(cut(str(part)) for part in detail["loc"] if part != "[key]")
+    loc = detail["loc"]
+    where = ".".join(cut(str(part)) for part in loc if part != "[key]")
     match detail["type"]:
-        case "extra_forbidden" if len(detail["loc"]) == 3 and detail["loc"][-1] == "value":
-            group = detail["loc"][0]
-            return f"{group}: a number stands where a name should; write [{group}.NAME] above its keys"
+        case "extra_forbidden" if len(loc) == 3 and loc[-1] == "value" and loc[0] != "cost":
+            return f"{loc[0]}: a number stands where a name should; write [{loc[0]}.NAME] above its keys"
         case "extra_forbidden":
-            return f"{where}: unknown key; {nearest(str(detail['loc'][-1]), _keys_beside(detail['loc']))}"
+            return f"{where}: unknown key; {nearest(str(loc[-1]), _keys_beside(loc))}"
+        case "missing" if "between" in loc:
+            return f"{where}: missing, expected {_EXPECTED['tuple_type']}"
         case "missing":
-            return f"{where}: missing; every machine needs it{_remedy(detail['loc'])}"
+            return f"{where}: missing; {_remedy(loc)}"
         case "value_error":
             return f"{where}: {detail['ctx']['error']}"
         case "literal_error":
             word = detail["input"] if isinstance(detail["input"], str) else ""
-            return f"{where}: found {shown(detail['input'])}; {nearest(word, PROVENANCES)}"
+            known = PROVENANCES if loc[-1] == "provenance" else ("full", "shared")
+            return f"{where}: found {shown(detail['input'])}; {nearest(word, known)}"
         case "string_too_short":
             return f"{where}: is empty; write some words"
+        case "too_long" if len(loc) == 1:
+            most = detail["ctx"]["max_length"]
+            return f"{where}: holds {len(detail['input'])} tables; expected {most} at most"
         case kind:
             expected = _EXPECTED.get(kind, "")
-            if kind == "model_type" and len(detail["loc"]) > 2:
+            if kind == "model_type" and len(loc) > 2:
                 expected = '{ value = ..., provenance = "...", source = "..." }'
             return f"{where}: found {shown(detail['input'])}, expected {expected or detail['msg']}"
 
 
 def _remedy(loc: tuple[int | str, ...]) -> str:
     if len(loc) >= 4:
-        return " next to its value, so that a reader can judge the number"
-    return f", add [{loc[0]}.NAME]" if len(loc) == 1 and loc[0] in ("initiator", "cache", "tier") else ""
+        return "every number needs it next to its value, so that a reader can judge it"
+    if len(loc) == 3:
+        return f"every [{loc[0]}.NAME] needs it"
+    add = f", add [{loc[0]}.NAME]" if loc[0] in ("initiator", "cache", "tier") else ""
+    return f"every machine needs it{add}"
 
 
 def _keys_beside(loc: tuple[int | str, ...]) -> list[str]:
     """The keys that are known in the table that the last part of `loc` lies in."""
-    from memsim import profile_schema as schema
+    from memsim.profile_schema import GROUPS, Profile
+    from memsim.quantity import Quantity
 
     if len(loc) == 1:
-        return [*schema.Profile.model_fields, "extends"]
+        return [*Profile.model_fields, "extends"]
     if len(loc) >= 4:
-        return list(schema.Quantity.model_fields)
-    groups: dict[str, type[schema.Table]] = {
-        "initiator": schema.InitiatorTable,
-        "cache": schema.CacheTable,
-        "tier": schema.TierTable,
-        "link": schema.LinkTable,
-    }
-    return list(groups[str(loc[0])].model_fields)
+        return list(Quantity.model_fields)
+    return list(GROUPS[str(loc[0])].model_fields)

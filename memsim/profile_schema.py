@@ -1,92 +1,44 @@
 """The shape of a machine file: which tables and keys it may have, and what a number must carry.
 
 A dict as TOML gives it enters, a checked `Profile` leaves. Every number is a table of value, provenance
-and source; `Quantity.number` is the value in the project's integer units. What the tables mean together
-(routes, capacities) is for `profile`; nothing here reads files.
+and source, and every key says what more of it does (`Profile.effects`). What the tables mean together
+(routes, capacities) is for `route`; nothing here reads files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from memsim import units
-from memsim.errors import UsageError, shown
+from memsim.errors import shown
+from memsim.quantity import (
+    AlignedSize,
+    Count,
+    Energy,
+    Flops,
+    Price,
+    Quantity,
+    Rate,
+    Share,
+    Size,
+    Table,
+    Tail,
+    Time,
+    Transfers,
+    Words,
+)
 
-Provenance = Literal["measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed"]
+# What more of a number does to a replay: it gets shorter or longer (never the other way round), more data
+# fit, its cost or energy grows, `any` of these, or nothing: the number informs the reader alone.
+Effect = Literal["faster", "slower", "room", "cost", "energy", "any", "informative"]
 
-
-class Table(BaseModel):
-    """A table that takes no keys but its own and never changes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Quantity(Table):
-    """One number of the world: its value as written, how far it can be trusted, where it comes from."""
-
-    parse: ClassVar[Callable[[object], int | Fraction]]
-
-    value: Any  # int, float or str: `parse` says which, and refuses the rest
-    provenance: Provenance
-    source: str = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _value_has_its_unit(self) -> Quantity:
-        try:
-            type(self).parse(self.value)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-        return self
-
-    @property
-    def number(self) -> int:
-        """The value in integer units: bytes, mbps, ps, mflops or a count."""
-        return int(type(self).parse(self.value))
+MOST_TABLES = 64  # of one group
 
 
-class Count(Quantity):
-    """A whole number."""
-
-    parse = units.parse_count
-
-
-class Size(Quantity):
-    """Bytes."""
-
-    parse = units.parse_bytes
-
-
-class Rate(Quantity):
-    """10^6 bytes/s."""
-
-    parse = units.parse_rate
-
-
-class Time(Quantity):
-    """Picoseconds."""
-
-    parse = units.parse_time
-
-
-class Flops(Quantity):
-    """10^6 FLOP/s."""
-
-    parse = units.parse_flops
-
-
-class Share(Quantity):
-    """A share above 0 and up to 1."""
-
-    parse = units.parse_share
-
-    @property
-    def share(self) -> Fraction:
-        """The share, exact as written."""
-        return units.parse_share(self.value)
+Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_-]{0,39}$")]  # a word that --place can take apart
+MachineName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$")]  # also a scenario's
 
 
 def _within(least: int, most: int, words: str) -> AfterValidator:
@@ -100,90 +52,170 @@ def _within(least: int, most: int, words: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _is_power_of_two(quantity: Quantity) -> Quantity:
-    number = quantity.number
-    if number & (number - 1):
-        below = 1 << (number.bit_length() - 1)
-        expected = f"'{below} B' or '{2 * below} B'"
-        raise ValueError(f"{shown(quantity.value)} is no power of two; expected {expected}")
-    return quantity
+def _bearable(tail: Tail) -> Tail:
+    if tail.steps[-1][1] > 10**12:
+        raise ValueError(f"{tail.text}: a request that takes more than 1 s longer; expected 1 s at most")
+    return tail
+
+
+def _fillable(transfers: Transfers) -> Transfers:
+    if transfers.points[-1][0] > 2**30 or min(share for _, share in transfers.points) < 10**4:
+        raise ValueError(f"{transfers.text}: out of range; expected sizes to 1 GiB and shares from 1%")
+    return transfers
 
 
 Channels = Annotated[Count, _within(1, 4096, "1 to 4,096")]
+Devices = Annotated[Count, _within(1, 4096, "1 to 4,096")]
 Units = Annotated[Count, _within(1, 65_536, "1 to 65,536")]
 Tags = Annotated[Count, _within(1, 10**9, "1 to 10^9")]
+Iops = Annotated[Count, _within(1, 10**15, "1 to 10^15 a second")]
 Capacity = Annotated[Size, _within(1, 10**16, "1 B to 10 PB")]
 Line = Annotated[Size, _within(1, 2**30, "1 B to 1 GiB")]
-AlignedLine = Annotated[Line, AfterValidator(_is_power_of_two)]  # engines cut with masks
+Header = Annotated[Size, _within(0, 2**12, "0 B to 4 KiB")]
+AlignedLine = Annotated[AlignedSize, _within(1, 2**30, "1 B to 1 GiB")]
 Bandwidth = Annotated[Rate, _within(1, 10**9, "1 MB/s to 1 PB/s")]
 Latency = Annotated[Time, _within(1, 10**12, "1 ps to 1 s")]  # every hop takes time
 Gap = Annotated[Time, _within(0, 10**12, "0 ps to 1 s")]
 Arithmetic = Annotated[Flops, _within(1, 10**15, "1 MFLOP/s to 10^21 FLOP/s")]
+BitEnergy = Annotated[Energy, _within(1, 10**9, "1 fJ/bit to 1 uJ/bit")]
+SizePrice = Annotated[Price, _within(1, 10**12, "0.001 USD/TB to 10^6 USD/GB")]
+SlowSteps = Annotated[Tail, AfterValidator(_bearable)]
+TransferShares = Annotated[Transfers, AfterValidator(_fillable)]
+
+
+def _key(effect: Effect) -> Any:
+    """A number that may not be left out, and what more of it does."""
+    return Field(json_schema_extra={"effect": effect})
+
+
+def _option(effect: Effect) -> Any:
+    """A number that may be left out, and what more of it does."""
+    return Field(None, json_schema_extra={"effect": effect})
 
 
 class InitiatorTable(Table):
-    """[initiator.NAME]: the processor that runs the kernels; rates are those of all units together."""
+    """[initiator.NAME]: a processor that runs kernels; rates are those of all units together."""
 
-    units: Units
-    unit_outstanding: Capacity
-    launch_gap: Gap
-    graph_launch: Gap
-    bf16: Arithmetic
-    fp8: Arithmetic
-    fp32: Arithmetic
+    attach: Name | None = None
+    units: Units = _key("any")  # they share the rates, so more units are slower ones
+    unit_outstanding: Capacity = _key("faster")
+    request: Line | None = _option("faster")
+    launch_gap: Gap = _key("slower")
+    graph_launch: Gap = _key("slower")
+    setup: Gap | None = _option("slower")
+    bf16: Arithmetic | None = _option("faster")
+    fp8: Arithmetic | None = _option("faster")
+    fp32: Arithmetic | None = _option("faster")
 
 
 class CacheTable(Table):
-    """[cache.NAME]: the last-level cache of the initiator `attach`."""
+    """[cache.NAME]: the last-level cache of the first initiator."""
 
-    attach: str
-    capacity: Capacity
-    bandwidth: Bandwidth
-    latency: Latency
+    attach: Name
+    capacity: Capacity = _key("informative")  # rows shared inside a kernel fit in every cache
+    bandwidth: Bandwidth = _key("faster")
+    latency: Latency = _key("slower")
 
 
 class TierTable(Table):
-    """[tier.NAME]: a memory at node `attach`; `bandwidth` is the peak of all channels together."""
+    """[tier.NAME]: equal devices at node `attach`; every key but `devices` is one device's."""
 
-    attach: str
-    capacity: Capacity
-    bandwidth: Bandwidth
-    efficiency: Share
-    channels: Channels
-    interleave: AlignedLine
-    unit: AlignedLine
-    latency: Latency
+    attach: Name
+    access: Literal["load", "command"] = "load"
+    devices: Devices | None = _option("room")  # and faster, where the devices bind
+    capacity: Capacity = _key("room")
+    bandwidth: Bandwidth = _key("faster")
+    write_bandwidth: Bandwidth | None = _option("faster")
+    efficiency: Share = _key("faster")
+    write_efficiency: Share | None = _option("faster")
+    channels: Channels = _key("any")  # they share the bandwidth
+    interleave: AlignedLine = _key("any")
+    unit: AlignedLine = _key("slower")
+    latency: Latency = _key("slower")
+    write_latency: Latency | None = _option("slower")
+    read_iops: Iops | None = _option("faster")
+    write_iops: Iops | None = _option("faster")
+    queue_depth: Tags | None = _option("faster")
+    tail: SlowSteps | None = _option("slower")
+    energy: BitEnergy | None = _option("energy")
 
 
 class LinkTable(Table):
-    """[link.NAME]: a full-duplex link between two nodes; `bandwidth` is the peak of each direction."""
+    """[link.NAME]: a link between two nodes; `bandwidth` is the peak of each direction."""
 
-    between: tuple[str, str]
-    bandwidth: Bandwidth
-    efficiency: Share
-    latency: Latency
-    tags: Tags
-    tag_bytes: Line
+    between: tuple[Name, Name]
+    duplex: Literal["full", "shared"] = "full"
+    bandwidth: Bandwidth = _key("faster")
+    bandwidth_out: Bandwidth | None = _option("faster")
+    efficiency: Share = _key("faster")
+    efficiency_out: Share | None = _option("faster")
+    latency: Latency = _key("slower")
+    tags: Tags | None = _option("faster")
+    credits: Tags | None = _option("faster")
+    payload: Line | None = _option("faster")
+    header: Header | None = _option("slower")
+    transfer_efficiency: TransferShares | None = _option("faster")
+    energy: BitEnergy | None = _option("energy")
 
 
-Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_-]*$")]  # a word that --place can take apart
+class SwitchTable(Table):
+    """[switch.NAME]: the node NAME adds its latency to each hop that leads to it."""
+
+    latency: Latency = _key("slower")
+
+
+GROUPS: dict[str, type[Table]] = {
+    "initiator": InitiatorTable,
+    "cache": CacheTable,
+    "tier": TierTable,
+    "link": LinkTable,
+    "switch": SwitchTable,
+}
 
 
 class Profile(Table):
-    """A machine file with what it extends merged in. The first tier is the default placement."""
+    """A machine file with what it extends merged in.
 
-    name: Name
-    title: str = Field(min_length=1)
-    initiator: dict[Name, InitiatorTable]
-    cache: dict[Name, CacheTable]
-    tier: dict[Name, TierTable]
-    link: dict[Name, LinkTable] = {}
+    The first initiator runs the kernels that are sent nowhere else, the first tier holds what is not
+    placed. `cost` holds a price per tier in each dated scenario.
+    """
+
+    name: MachineName
+    title: Words
+    initiator: dict[Name, InitiatorTable] = Field(max_length=MOST_TABLES)
+    cache: dict[Name, CacheTable] = Field(max_length=MOST_TABLES)
+    tier: dict[Name, TierTable] = Field(max_length=MOST_TABLES)
+    link: dict[Name, LinkTable] = Field({}, max_length=MOST_TABLES)
+    switch: dict[Name, SwitchTable] = Field({}, max_length=MOST_TABLES)
+    cost: dict[MachineName, dict[Name, SizePrice]] = Field({}, max_length=MOST_TABLES)
 
     def quantities(self) -> Iterator[tuple[str, Quantity]]:
-        """Every number with its path ("tier.hbm.bandwidth"), in the order of the file."""
-        for group in ("initiator", "cache", "tier", "link"):
+        """Every number with its path ("tier.hbm.bandwidth"), in the order of the tables above."""
+        for group in GROUPS:
             for name, table in getattr(self, group).items():
                 for key in type(table).model_fields:
                     quantity = getattr(table, key)
                     if isinstance(quantity, Quantity):
                         yield f"{group}.{name}.{key}", quantity
+        for scenario, prices in self.cost.items():
+            for tier, price in prices.items():
+                yield f"cost.{scenario}.{tier}", price
+
+    def effects(self) -> dict[str, Effect]:
+        """What more of each number does, by its path."""
+        return {path: effect_of(path) for path, _ in self.quantities()}
+
+
+def effect_of(path: str) -> Effect:
+    """What more of the number at `path` (GROUP.NAME.KEY) does."""
+    group, _, key = path.split(".")
+    if group == "cost":
+        return "cost"
+    extra: Any = GROUPS[group].model_fields[key].json_schema_extra
+    effect: Effect = extra["effect"]
+    return effect
+
+
+def is_number(group: str, key: str) -> bool:
+    """Whether a key of a group holds a number with its source, not a word."""
+    return group == "cost" or GROUPS[group].model_fields[key].json_schema_extra is not None

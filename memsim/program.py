@@ -6,13 +6,14 @@ and each block's ops (its accesses, with runs of `even` and `each` accesses deal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from memsim.errors import UsageError
 from memsim.rules import GATHER_AT, Ops
-from memsim.system import Initiator
+from memsim.system import Initiator, System
 from memsim.trace import EACH, EVEN, Accesses, Kernel
 
 UNIT_SHARES = 720_720  # a unit in shares: divisible by every occupancy up to 16
@@ -23,6 +24,8 @@ Int64s = np.ndarray
 class Program(NamedTuple):
     """Kernels and their blocks; int64[kernels] unless said.
 
+    initiator    the one that runs the kernel
+    number       the kernel's id in its trace where requests are drawn by it, else 0
     launch_ps    launch gap, with the graph launch where the kernel is the first of its step
     wait_at, wait_for   int64[kernels + 1], int64[m]: kernels of this program that must have ended
     block_at     int64[kernels + 1]: first block of each kernel
@@ -30,11 +33,13 @@ class Program(NamedTuple):
     tiles        tiles that a block has outstanding at most
     in_order     0 / 1
     flops, mflops   arithmetic of a worked tile, and the unit's rate for it
-    startup_ps, drain_ps
+    startup_ps, drain_ps   the initiator's set-up included
     op_at        int64[blocks + 1]: first op of each block
     ops          the ops
     """
 
+    initiator: Int64s
+    number: Int64s
     launch_ps: Int64s
     wait_at: Int64s
     wait_for: Int64s
@@ -54,20 +59,33 @@ def build_program(
     launches: Sequence[tuple[Kernel, Accesses]],
     waits: Sequence[Sequence[int]],
     new_step: Sequence[bool],
-    initiator: Initiator,
+    system: System,
     row_bytes: Int64s,
+    run_on: Mapping[str, int],
 ) -> Program:
     """Arrays of some kernels.
 
     waits      for each, the kernels of this program (by position) that must have ended
     new_step   whether it is the first of its step
     row_bytes  int64[regions], row size of every region of the trace [bytes]
+    run_on     initiators of kernels by name, or by family; the first one runs the others
+
+    UsageError: an initiator that cannot do a kernel's arithmetic.
     """
     kernels = [kernel for kernel, _ in launches]
-    dealt = [_deal(kernel, accesses, row_bytes) for kernel, accesses in launches]
+    homes = [run_on.get(kernel.name, run_on.get(kernel.family, 0)) for kernel in kernels]
+    runners = [system.initiators[home] for home in homes]
+    dealt = [
+        _deal(kernel, accesses, row_bytes, cached=home == 0)
+        for (kernel, accesses), home in zip(launches, homes, strict=True)
+    ]
+    tailed = any(tier.tail for tier in system.tiers)
     return Program(
+        initiator=_ints(homes),
+        number=_ints(k.id if tailed else 0 for k in kernels),
         launch_ps=_ints(
-            initiator.launch_gap_ps + (initiator.graph_launch_ps if new else 0) for new in new_step
+            runner.launch_gap_ps + (runner.graph_launch_ps if new else 0)
+            for runner, new in zip(runners, new_step, strict=True)
         ),
         wait_at=_offsets([len(w) for w in waits]),
         wait_for=_ints(k for w in waits for k in w),
@@ -76,8 +94,8 @@ def build_program(
         tiles=_ints(k.tiles_in_flight for k in kernels),
         in_order=_ints(k.retire == "in_order" for k in kernels),
         flops=_ints(k.flops_per_tile for k in kernels),
-        mflops=_ints(_rate(k, initiator) for k in kernels),
-        startup_ps=_ints(k.startup_ps for k in kernels),
+        mflops=_ints(_rate(k, runner) for k, runner in zip(kernels, runners, strict=True)),
+        startup_ps=_ints(k.startup_ps + runner.setup_ps for k, runner in zip(kernels, runners, strict=True)),
         drain_ps=_ints(k.drain_ps for k in kernels),
         op_at=_offsets(np.concatenate([counts for _, counts in dealt])),
         ops=_join([ops for ops, _ in dealt]),
@@ -94,11 +112,22 @@ def _offsets(counts: Sequence[int] | Int64s) -> Int64s:
 
 def _rate(kernel: Kernel, initiator: Initiator) -> int:
     rates = {"bf16": initiator.bf16_mflops, "fp8": initiator.fp8_mflops, "fp32": initiator.fp32_mflops}
-    return rates.get(kernel.flops_unit, 1)
+    if kernel.flops_per_tile == 0:
+        return 1
+    rate = rates.get(kernel.flops_unit, 1)
+    if rate == 0:
+        raise UsageError(
+            f"kernel '{kernel.name}': '{initiator.name}' has no {kernel.flops_unit} arithmetic; run it "
+            "elsewhere with --run-on, or give the initiator this rate"
+        )
+    return rate
 
 
-def _deal(kernel: Kernel, accesses: Accesses, row_bytes: Int64s) -> tuple[Ops, Int64s]:
-    """Ops of one kernel sorted by block, and the number of ops of each of its blocks."""
+def _deal(kernel: Kernel, accesses: Accesses, row_bytes: Int64s, cached: bool) -> tuple[Ops, Int64s]:
+    """Ops of one kernel sorted by block, and the number of ops of each of its blocks.
+
+    cached   rows that another block has fetched are hits
+    """
     span = accesses.block_last - accesses.block + 1
     source = np.repeat(np.arange(len(span)), span)  # access of each op
     place = np.arange(len(source)) - np.repeat(np.cumsum(span) - span, span)  # its block's place in the run
@@ -116,7 +145,7 @@ def _deal(kernel: Kernel, accesses: Accesses, row_bytes: Int64s) -> tuple[Ops, I
     columns = (
         region,
         accesses.write[source],
-        (accesses.spread[source] == EACH) & (place > 0),
+        (accesses.spread[source] == EACH) & (place > 0) & cached,
         np.where(gathered, 0, accesses.first_row[source] + begin * accesses.stride[source]),
         rows,
         accesses.stride[source],

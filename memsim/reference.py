@@ -13,16 +13,17 @@ import simpy
 
 from memsim import rules
 from memsim.limits import check_times
+from memsim.options import ReplayOptions
 from memsim.program import UNIT_SHARES, Program, build_program
 from memsim.progress import Progress
-from memsim.reference_parts import Block, Machine, Request, Station, Tile, pieces
-from memsim.result import READ, WRITE, Outcome, empty_outcome
+from memsim.reference_parts import Block, Machine, Pool, Request, Tile, count_waiting, direction, pieces
+from memsim.result import Outcome, empty_outcome
 from memsim.rules import Memory
 from memsim.segments import split
-from memsim.system import System
+from memsim.system import Hop, System
 from memsim.trace import Trace
 
-COMPLETE, WORKED, BLOCK_END, START, PLACE, ISSUE = range(6)  # phases of an instant
+RETURN, WORKED, BLOCK_END, START, PLACE, ISSUE = range(6)  # phases of an instant
 
 Steps = Generator[simpy.Event, object, None]
 
@@ -30,18 +31,21 @@ Steps = Generator[simpy.Event, object, None]
 class Replay:
     """One run: processes for launches, blocks and requests on one clock."""
 
-    def __init__(self, system: System, program: Program, memory: Memory, quantum_bytes: int, regions: int):
+    def __init__(
+        self, system: System, program: Program, memory: Memory, options: ReplayOptions, regions: int
+    ):
         self.env = simpy.Environment()
         self.system, self.program, self.memory = system, program, memory
-        self.quantum_bytes = quantum_bytes
+        self.options = options
         self.machine = Machine(self.env, system)
         kernels = len(program.launch_ps)
         self.out = empty_outcome(kernels, regions, len(system.tiers), len(system.links))
+        self.out.initiator[:] = program.initiator
         self.ended = [self.env.event() for _ in range(kernels)]
         self.blocks_left = np.diff(program.block_at).tolist()
         self.next_block = program.block_at[:-1].tolist()
         self.started = 0
-        self.room = [UNIT_SHARES] * system.initiator.units
+        self.room = [[UNIT_SHARES] * initiator.units for initiator in system.initiators]
         self.placing = False
         self.on_end: Callable[[int], None] = lambda _: None
 
@@ -84,16 +88,19 @@ class Replay:
             event.callbacks.append(lambda _: self.place())
 
     def place(self) -> None:
-        """Give waiting blocks of started kernels to the units with the most room."""
+        """Give waiting blocks of started kernels to the units of their initiators with the most room."""
         self.placing = False
         for kernel in range(self.started):
             share = int(self.program.unit_shares[kernel])
+            initiator = int(self.program.initiator[kernel])
+            room = self.room[initiator]
             while self.next_block[kernel] < self.program.block_at[kernel + 1]:
-                unit = self.room.index(max(self.room))
-                if self.room[unit] < share:
+                unit = room.index(max(room))
+                if room[unit] < share:
                     break
-                self.room[unit] -= share
-                self.env.process(self.live(Block(kernel, self.next_block[kernel], unit, self.env.event())))
+                room[unit] -= share
+                block = Block(kernel, self.next_block[kernel], initiator, unit, self.env.event())
+                self.env.process(self.live(block))
                 self.next_block[kernel] += 1
 
     def live(self, block: Block) -> Steps:
@@ -112,7 +119,7 @@ class Replay:
 
     def end_block(self, block: Block) -> None:
         """Free the block's place; the last one ends its kernel."""
-        self.room[block.unit] += int(self.program.unit_shares[block.kernel])
+        self.room[block.initiator][block.unit] += int(self.program.unit_shares[block.kernel])
         self.place_soon()
         self.blocks_left[block.kernel] -= 1
         if self.blocks_left[block.kernel] == 0:
@@ -135,7 +142,7 @@ class Replay:
                 number += 1
 
     def ask_for_all(self, block: Block) -> Steps:
-        """Issue all requests of a block, waiting for its window and for credits."""
+        """Issue all requests of a block, waiting for its window and for its unit's bytes."""
         for tile in self.tiles(block):
             block.next_tile = tile
             if not self.may_ask(block):
@@ -145,8 +152,8 @@ class Replay:
             block.outstanding += 1
             block.in_line.append(tile)
             for request in self.cut(block, tile):
-                yield from self.take_credits(request)
-                self.send(request)
+                yield from self.take(self.unit_pool(block), request.nbytes, request)
+                self.issue(request)
             tile.asked = True
         block.asked = True
 
@@ -161,18 +168,19 @@ class Replay:
     def cut(self, block: Block, tile: Tile) -> Iterator[Request]:
         """The requests of a tile."""
         ops = self.program.ops
+        write = bool(ops.table[tile.op, rules.IS_WRITE])
         index, second = tile.begin, 0
         while index < tile.end:
-            tier, offset, left, index, second = (
+            tier, offset, span, index, second = (
                 int(x) for x in rules.next_span(ops, self.memory, tile.op, index, tile.end, second)
             )
             if ops.table[tile.op, rules.IS_HIT]:
                 tier = self.machine.cache
+            transfer, left = self.machine.moved_bytes(tier, offset, span), span
             while left > 0:
-                nbytes = int(rules.request_bytes(offset, left, self.quantum_bytes))
+                nbytes = int(rules.request_bytes(offset, left, self.options.quantum_bytes))
                 moved = self.machine.moved_bytes(tier, offset, nbytes)
-                write = int(ops.table[tile.op, rules.IS_WRITE])
-                yield Request(block, tile, block.requests, tier, offset, nbytes, moved, write)
+                yield Request(block, tile, block.requests, tier, offset, nbytes, moved, transfer, write)
                 offset += nbytes
                 left -= nbytes
 
@@ -190,7 +198,7 @@ class Replay:
         program, kernel, end_ps = self.program, block.kernel, self.now_ps
         flops = int(program.flops[kernel]) if program.ops.table[tile.op, rules.IS_WORKED] else 0
         if flops:
-            unit = self.machine.arithmetic[block.unit]
+            unit = self.machine.arithmetic[block.initiator][block.unit]
             end_ps = unit.book(self.now_ps, flops, int(program.mflops[kernel]))
         if program.in_order[kernel]:
             end_ps = block.worked_ps = max(end_ps, block.worked_ps)
@@ -216,119 +224,122 @@ class Replay:
 
     # Requests
 
-    def take_credits(self, request: Request) -> Steps:
-        """Take what a request needs from each pool in turn, waiting in line where it must."""
-        for number, (pool, credits) in enumerate(self.machine.credits(request)):
-            granted = pool.take(credits)
-            if granted is None:
-                continue
-            since_ps = self.now_ps
-            yield granted
-            waiting_ps = self.out.units_waiting_ps
-            if number > 0:
-                waiting_ps = self.out.tags_waiting_ps
-                number = self.machine.route(request.tier)[number - 1]
-            waiting_ps[number] += self.now_ps - since_ps
-            yield self.at(0, ISSUE, request.block.block, request.number)
-
-    def send(self, request: Request) -> None:
-        """Issue a request: count it and let it travel."""
+    def issue(self, request: Request) -> None:
+        """A request is issued: it travels, and its block goes on."""
         request.issue_ps = self.now_ps
         request.block.requests += 1
         request.tile.left += 1
         self.count(request)
-        self.env.process(self.write(request) if request.write else self.read(request))
+        self.env.process(self.travel(request))
 
-    def read(self, request: Request) -> Steps:
-        """Out to the tier, back over the links with the data."""
-        tier = request.tier
-        route = self.machine.route(tier)
-        key = (request.block.block, request.number)
-        if route:
-            yield self.at(self.machine.route_ps(tier), ISSUE, *key)
-        there_ps = self.serve(request)
-        for link in reversed(route):
-            yield self.at(there_ps - self.now_ps, ISSUE, *key)
-            there_ps = self.cross(request, link, READ)
-        yield self.at(there_ps - self.now_ps, COMPLETE, *key)
-        self.complete(request)
-
-    def write(self, request: Request) -> Steps:
-        """Over the links with the data, to the tier, and the acknowledgement back."""
-        key = (request.block.block, request.number)
-        for link in self.machine.route(request.tier):
-            there_ps = self.cross(request, link, WRITE)
-            yield self.at(there_ps - self.now_ps, ISSUE, *key)
-        there_ps = self.serve(request) + self.machine.route_ps(request.tier)
-        yield self.at(there_ps - self.now_ps, COMPLETE, *key)
-        self.complete(request)
-
-    def cross(self, request: Request, link: int, direction: int) -> int:
-        """Book one direction of a link; returns when the request is at its other end."""
-        station, spec = self.machine.links[link][direction], self.system.links[link]
-        self.out.waiting_ps[self.machine.cache + 1 + link] += max(0, station.free_ps - self.now_ps)
-        return station.book(self.now_ps, request.moved, spec.mbps) + spec.latency_ps
-
-    def serve(self, request: Request) -> int:
-        """Book the pieces of a request at its tier; returns when it has been served."""
+    def travel(self, request: Request) -> Steps:
+        """Out over the hops of its route, to the tier or the cache, and back."""
+        hops = self.machine.route(request)
+        for hop in hops:
+            pool, credits = self.machine.credits(request, hop)
+            if pool is not None:
+                yield from self.take(pool, credits, request)
+            yield self.at(self.cross(request, hop, outward=True), ISSUE, *request.key)
         if request.tier == self.machine.cache:
-            cache = self.system.cache
-            return (
-                self.book_piece(request, self.machine.cache_server, request.nbytes, cache.mbps)
-                + cache.latency_ps
-            )
-        tier = self.system.tiers[request.tier]
-        end_ps = 0
-        for channel, moved in pieces(tier, request.offset, request.nbytes):
-            station = self.machine.channels[request.tier][channel]
-            end_ps = max(end_ps, self.book_piece(request, station, moved, tier.channel_mbps))
-        return end_ps + tier.latency_ps
+            yield self.at(self.hit(request), RETURN, *request.key)
+        else:
+            yield from self.visit(request)
+        for hop in reversed(hops):
+            yield self.at(0, ISSUE, *request.key)
+            yield self.at(self.cross(request, hop, outward=False), RETURN, *request.key)
+            pool, credits = self.machine.credits(request, hop)
+            if pool is not None:
+                pool.give_back(credits)
+        self.complete(request)
 
-    def book_piece(self, request: Request, station: Station, nbytes: int, mbps: int) -> int:
-        """Book a piece and count how long it waits."""
-        self.out.waiting_ps[request.tier] += max(0, station.free_ps - self.now_ps)
-        return station.book(self.now_ps, nbytes, mbps)
+    def take(self, pool: Pool, credits: int, request: Request) -> Steps:
+        """Take credits of a pool for a request, in line where it must."""
+        granted = pool.take(credits)
+        if granted is not None:
+            yield granted
+            yield self.at(0, ISSUE, *request.key)
+
+    def unit_pool(self, block: Block) -> Pool:
+        """The bytes that a block's unit may have outstanding."""
+        return self.machine.unit_pools[block.initiator][block.unit]
+
+    def cross(self, request: Request, hop: Hop, outward: bool) -> int:
+        """Book one direction of a link; returns the time until the request is at its other end."""
+        nbytes = self.machine.booked_bytes(request, hop, outward)
+        if nbytes == 0:
+            return hop.latency_ps
+        way = direction(hop, outward)
+        self.out.wire_bytes[hop.link, way] += nbytes
+        rate = self.system.links[hop.link].mbps[way]
+        end_ps = self.machine.links[hop.link][way].book(self.now_ps, nbytes, rate)
+        return end_ps - self.now_ps + hop.latency_ps
+
+    def visit(self, request: Request) -> Steps:
+        """A place in the tier's queue for each piece, the pieces' channels, the tier's latency."""
+        tier, queue = self.system.tiers[request.tier], self.machine.queues[request.tier]
+        places = int(rules.pieces_of(request.offset, request.nbytes, tier.interleave_bytes))
+        yield from self.take(queue, places, request)
+        rate, least_ps = tier.channel_mbps[request.write], tier.occupancy_ps[request.write]
+        end_ps = 0
+        for channel, nbytes in pieces(tier, request.offset, request.nbytes):
+            station = self.machine.channels[request.tier][channel]
+            end_ps = max(end_ps, station.book(self.now_ps, nbytes, rate, least_ps))
+        kernel, block = int(self.program.number[request.block.kernel]), self.number_in_kernel(request.block)
+        tail_ps = self.machine.tail_ps(request, self.options.seed, kernel, block)
+        yield self.at(end_ps - self.now_ps + tier.latency_ps[request.write] + tail_ps, RETURN, *request.key)
+        queue.give_back(places)
+
+    def hit(self, request: Request) -> int:
+        """Book the cache; returns the time until the request is complete."""
+        cache = self.system.cache
+        end_ps = self.machine.cache_server.book(self.now_ps, request.nbytes, cache.mbps)
+        return end_ps - self.now_ps + cache.latency_ps
 
     def complete(self, request: Request) -> None:
-        """A request is complete: count it, return its credits, see whether its tile has arrived."""
+        """A request is complete: count it, return its bytes, see whether its tile has arrived."""
         block, kernel, out = request.block, request.block.kernel, self.out
         out.latency[request.tier, rules.latency_bucket(self.now_ps - request.issue_ps)] += 1
-        number = block.block - int(self.program.block_at[kernel])
-        term = rules.digest_term(number, request.number, self.now_ps - int(out.start_ps[kernel]))
+        elapsed_ps = self.now_ps - int(out.start_ps[kernel])
+        term = rules.digest_term(self.number_in_kernel(block), request.number, elapsed_ps)
         out.digest[kernel] = (int(out.digest[kernel]) + int(term)) % 2_147_483_647
-        for pool, credits in self.machine.credits(request):
-            pool.give_back(credits)
+        self.unit_pool(block).give_back(request.nbytes)
         request.tile.left -= 1
         if request.tile.asked and request.tile.left == 0:
             self.arrive(block, request.tile)
 
+    def number_in_kernel(self, block: Block) -> int:
+        """A block's number among those of its kernel."""
+        return block.block - int(self.program.block_at[block.kernel])
+
     def count(self, request: Request) -> None:
         """Enter a request in the ledger."""
-        kernel, tier, write = request.block.kernel, request.tier, request.write
+        kernel, tier, write = request.block.kernel, request.tier, int(request.write)
         region = int(self.program.ops.table[request.tile.op, rules.REGION])
         self.out.requests[kernel] += 1
         self.out.issued[region, tier, write] += request.nbytes
         self.out.moved[region, tier, write] += request.moved
-        for place in (tier, *(self.machine.cache + 1 + link for link in self.machine.route(tier))):
-            self.out.kernel_moved[kernel, place, write] += request.moved
+        self.out.kernel_moved[kernel, tier, write] += request.moved
+        for hop in self.machine.route(request):
+            place, way = self.machine.cache + 1 + hop.link, direction(hop, outward=request.write)
+            self.out.kernel_moved[kernel, place, way] += request.moved
 
 
 def run(
     trace: Trace,
     system: System,
     memory: Memory,
-    quantum_bytes: int,
+    options: ReplayOptions,
     progress: Progress | None = None,
 ) -> Outcome:
     """Replay a trace. progress(kernels ended, kernels) is called as they end."""
     (whole,) = split(trace.kernels(), apart=False)
-    program = build_program(
-        whole.launches, whole.waits, whole.new_step, system.initiator, memory.regions[:, rules.ROW_BYTES]
-    )
-    check_times(program, memory, system, quantum_bytes, 0)
-    replay = Replay(system, program, memory, quantum_bytes, len(trace.regions))
+    row_bytes = memory.regions[:, rules.ROW_BYTES]
+    program = build_program(whole.launches, whole.waits, whole.new_step, system, row_bytes, options.run_on)
+    check_times(program, memory, system, options.quantum_bytes, 0)
+    replay = Replay(system, program, memory, options, len(trace.regions))
     if progress is not None:
         replay.on_end = lambda kernel: progress(kernel + 1, trace.kernel_count)
     replay.env.process(replay.launch())
     replay.env.run()
+    count_waiting(replay.machine, replay.out)
     return replay.out

@@ -9,10 +9,14 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import simpy
 
 from memsim import rules
-from memsim.system import System, Tier
+from memsim.result import Outcome
+from memsim.system import Hop, System, Tier
+
+NO_LIMIT = 1 << 62  # credits of a pool that has no limit
 
 
 class Station:
@@ -20,47 +24,56 @@ class Station:
 
     def __init__(self) -> None:
         self.begin_ps = 0  # of the busy period
-        self.work = 0  # in it so far
+        self.whole_ps = 0  # services in it so far
+        self.rest = 0  # and the sum of what their divisions left, in 1 / rate ps
         self.rate = 1
+        self.waited_ps = 0  # by all who came while it was busy
 
     @property
     def free_ps(self) -> int:
         """When all work so far is done."""
-        return self.begin_ps + -(-self.work * 1_000_000 // self.rate)
+        return self.begin_ps + self.whole_ps + -(-self.rest // self.rate)
 
-    def book(self, now_ps: int, work: int, rate: int) -> int:
-        """Take work that arrives now; returns when it ends."""
-        if now_ps >= self.free_ps or rate != self.rate:
-            self.begin_ps, self.work = max(now_ps, self.free_ps), 0
+    def book(self, now_ps: int, work: int, rate: int, least_ps: int = 0) -> int:
+        """Take work that arrives now, and keeps the station for least_ps at least; returns when it ends."""
+        free_ps = self.free_ps
+        self.waited_ps += max(0, free_ps - now_ps)
+        if now_ps >= free_ps or rate != self.rate:
+            self.begin_ps, self.whole_ps, self.rest = max(now_ps, free_ps), 0, 0
         self.rate = rate
-        self.work += work
+        whole_ps, rest = rules.piece_service_ps(work, rate, least_ps)
+        self.whole_ps += int(whole_ps)
+        self.rest += int(rest)
         return self.free_ps
 
 
 class Pool:
-    """Credits that are lent; who finds too few waits in line."""
+    """Credits that are lent; who finds too few waits in line. A demand above all of them is cut to all."""
 
     def __init__(self, env: simpy.Environment, credits: int) -> None:
         self.env = env
         self.size = credits
         self.free = credits
-        self.line: deque[tuple[int, simpy.Event]] = deque()
+        self.line: deque[tuple[int, int, simpy.Event]] = deque()  # credits, since when, the grant
+        self.waited_ps = 0  # by all who stood in line
 
     def take(self, credits: int) -> simpy.Event | None:
         """Take credits at once (None), or the event that will say that they are granted."""
-        if not self.line and credits <= self.free:
-            self.free -= credits
+        needed = min(credits, self.size)
+        if not self.line and needed <= self.free:
+            self.free -= needed
             return None
         granted = self.env.event()
-        self.line.append((credits, granted))
+        self.line.append((needed, int(self.env.now), granted))
         return granted
 
     def give_back(self, credits: int) -> None:
         """Return credits; the oldest in line get theirs while they suffice."""
-        self.free += credits
+        self.free += min(credits, self.size)
         while self.line and self.line[0][0] <= self.free:
-            needed, granted = self.line.popleft()
+            needed, since_ps, granted = self.line.popleft()
             self.free -= needed
+            self.waited_ps += int(self.env.now) - since_ps
             granted.succeed()
 
 
@@ -79,10 +92,11 @@ class Tile:
 
 @dataclass
 class Block:
-    """A thread block that lives on a unit."""
+    """A thread block that lives on a unit of an initiator; blocks of all kernels are numbered through."""
 
     kernel: int
     block: int
+    initiator: int
     unit: int
     emptied: simpy.Event
     requests: int = 0
@@ -96,7 +110,11 @@ class Block:
 
 @dataclass
 class Request:
-    """A contiguous piece of a tile in one tier (or the cache)."""
+    """A contiguous piece of a tile in one tier (or the cache).
+
+    nbytes  what the block asks for;  moved  the same in whole transactions of the tier
+    transfer  bytes of the span that the request was cut from, in whole transactions too
+    """
 
     block: Block
     tile: Tile
@@ -105,32 +123,48 @@ class Request:
     offset: int
     nbytes: int
     moved: int
-    write: int
+    transfer: int
+    write: bool
     issue_ps: int = 0
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Its place in the order of an instant."""
+        return self.block.block, self.number
 
 
 class Machine:
-    """Stations and pools of a system, and what they served."""
+    """Stations and pools of a system.
+
+    channels     [tier][channel];  queues [tier]
+    arithmetic   [initiator][unit];  unit_pools the same
+    links        [link][direction]: towards its first node, away from it; one station if it is shared
+    link_pools   [link][flipped][write]: tags and credits of those who cross it outward in one of two ways
+    """
 
     def __init__(self, env: simpy.Environment, system: System) -> None:
         self.system = system
         self.cache = len(system.tiers)  # the cache's number among the tiers
-        self.channels = [[Station() for _ in range(tier.channels)] for tier in system.tiers]
         self.cache_server = Station()
-        self.links = [(Station(), Station()) for _ in system.links]  # inward, outward
-        self.arithmetic = [Station() for _ in range(system.initiator.units)]
+        self.channels = [[Station() for _ in range(tier.channels)] for tier in system.tiers]
+        self.queues = [Pool(env, tier.queue_depth or NO_LIMIT) for tier in system.tiers]
+        self.tails = [np.array(tier.tail, np.int64).reshape(-1, 2) for tier in system.tiers]
+        self.arithmetic = [[Station() for _ in range(i.units)] for i in system.initiators]
         self.unit_pools = [
-            Pool(env, system.initiator.unit_outstanding_bytes) for _ in range(system.initiator.units)
+            [Pool(env, i.unit_outstanding_bytes) for _ in range(i.units)] for i in system.initiators
         ]
-        self.tag_pools = [Pool(env, link.tags) for link in system.links]
+        self.links = [[Station()] * 2 if k.shared else [Station(), Station()] for k in system.links]
+        self.link_pools = [
+            [[Pool(env, k.tags or NO_LIMIT), Pool(env, k.credits or NO_LIMIT)] for _ in range(2)]
+            for k in system.links
+        ]
+        self.efficiency = [np.array(k.efficiency, np.int64).reshape(-1, 2) for k in system.links]
 
-    def route(self, tier: int) -> tuple[int, ...]:
-        """Links from the initiator outward; none to the cache."""
-        return () if tier == self.cache else self.system.routes[tier]
-
-    def route_ps(self, tier: int) -> int:
-        """Latency of a tier's route, one way."""
-        return sum(self.system.links[link].latency_ps for link in self.route(tier))
+    def route(self, request: Request) -> tuple[Hop, ...]:
+        """Hops from the request's initiator outward; none to the cache."""
+        if request.tier == self.cache:
+            return ()
+        return self.system.routes[request.block.initiator][request.tier]
 
     def moved_bytes(self, tier: int, offset: int, nbytes: int) -> int:
         """Bytes that a tier moves for a request."""
@@ -138,15 +172,41 @@ class Machine:
             return nbytes
         return int(rules.rounded_bytes(offset, nbytes, self.system.tiers[tier].unit_bytes))
 
-    def credits(self, request: Request) -> list[tuple[Pool, int]]:
-        """Pools that a request needs, in order, with the credits it takes of each."""
-        unit = self.unit_pools[request.block.unit]
-        needs = [(unit, min(request.nbytes, unit.size))]
-        for link in self.route(request.tier):
-            pool = self.tag_pools[link]
-            tags = -(-request.moved // self.system.links[link].tag_bytes)
-            needs.append((pool, min(tags, pool.size)))
-        return needs
+    def packets(self, request: Request, link: int) -> int:
+        """Packets that a request's data travels in over a link."""
+        return int(rules.packets(request.moved, self.system.packet_bytes(request.block.initiator, link)))
+
+    def credits(self, request: Request, hop: Hop) -> tuple[Pool | None, int]:
+        """Tags or credits that a request takes to cross a link: their pool, and how many.
+
+        None for a device that takes commands: it moves the data by itself, and asks for no credit.
+        """
+        if self.system.tiers[request.tier].commanded:
+            return None, 0
+        return self.link_pools[hop.link][hop.flipped][request.write], self.packets(request, hop.link)
+
+    def booked_bytes(self, request: Request, hop: Hop, outward: bool) -> int:
+        """Bytes that keep a link busy for one way of a request: headers and data, stretched."""
+        if request.write and not outward:
+            return 0  # an acknowledgement
+        wire_bytes = self.packets(request, hop.link) * self.system.links[hop.link].header_bytes
+        if request.write == outward:
+            wire_bytes += request.moved
+        points = self.efficiency[hop.link]
+        if not len(points):
+            return wire_bytes
+        share = rules.transfer_share(points, 0, len(points), request.transfer)
+        return int(rules.stretched(wire_bytes, share))
+
+    def tail_ps(self, request: Request, seed: int, kernel: int, block: int) -> int:
+        """What a request takes more than usual at its tier."""
+        steps = self.tails[request.tier]
+        return int(rules.tail_ps(steps, 0, len(steps), seed, kernel, block, request.number))
+
+
+def direction(hop: Hop, outward: bool) -> int:
+    """Of the two directions of a link: 0 towards its first node, 1 away from it."""
+    return int(outward != hop.flipped)
 
 
 def pieces(tier: Tier, offset: int, nbytes: int) -> Iterator[tuple[int, int]]:
@@ -157,3 +217,14 @@ def pieces(tier: Tier, offset: int, nbytes: int) -> Iterator[tuple[int, int]]:
         yield channel, int(rules.rounded_bytes(offset, piece, tier.unit_bytes))
         offset += piece
         nbytes -= piece
+
+
+def count_waiting(machine: Machine, out: Outcome) -> None:
+    """Enter in an outcome what was waited for each place, when all is over."""
+    for tier, channels in enumerate(machine.channels):
+        out.waiting_ps[tier] = sum(s.waited_ps for s in channels) + machine.queues[tier].waited_ps
+    out.waiting_ps[machine.cache] = machine.cache_server.waited_ps
+    for link, stations in enumerate(machine.links):
+        out.waiting_ps[machine.cache + 1 + link] = sum(s.waited_ps for s in set(stations))
+        out.tags_waiting_ps[link] = sum(pool.waited_ps for way in machine.link_pools[link] for pool in way)
+    out.units_waiting_ps[0] = sum(pool.waited_ps for pools in machine.unit_pools for pool in pools)

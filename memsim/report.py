@@ -91,8 +91,11 @@ def _parts(result: Result) -> Iterator[RenderableType]:
 
 
 def _headline(result: Result) -> RenderableType:
-    first = Text(f"{result.model}, {format_tokens(result.context_tokens)} tokens, batch {result.batch}, ")
-    first.append(f"on {result.machine} ({result.engine} engine)")
+    of_model = result.context_tokens > 0  # a plain access pattern has no tokens
+    first = Text(result.model)
+    if of_model:
+        first.append(f", {format_tokens(result.context_tokens)} tokens, batch {result.batch},")
+    first.append(f" on {result.machine} ({result.engine} engine)")
     mean_ps = result.total_ps // result.steps if result.steps else 0
     second = Text(f"step {format_time(mean_ps)}", style="bold")
     if result.steps > 1:
@@ -100,7 +103,7 @@ def _headline(result: Result) -> RenderableType:
         second.append(f", mean of {result.steps} ({format_time(shortest)} to {format_time(longest)})")
     if result.tokens_per_step > 1:
         second.append(f", {format_time(result.tpot_ps)} a token ({result.tokens_per_step} tokens a step)")
-    if result.tpot_ps:
+    if result.tpot_ps and of_model:
         rate = 1e12 / result.tpot_ps
         second.append(f", {_rate(rate)} tokens/s a user")
         if result.batch > 1:
@@ -111,9 +114,10 @@ def _headline(result: Result) -> RenderableType:
 
 def _families(result: Result) -> Table:
     table = plain_table("family", "count", "time", "share", "bound", "naive", "ratio", left=(0, 4))
+    several = len({family.initiator for family in result.families}) > 1
     for family in result.families:
         table.add_row(
-            family.name,
+            f"{family.name} on {family.initiator}" if several else family.name,
             f"{family.kernels:,}",
             format_time(family.time_ps),
             _share(family.time_ps, result.total_ps),
@@ -169,6 +173,9 @@ def _notes(result: Result) -> Iterator[RenderableType]:
     )
     yield _note("capacity", used)
     yield _note("ledger", ledger)
+    energy = [place for place in (*result.tiers, *result.links) if place.energy_pj]
+    if energy:
+        yield _note("energy", "; ".join(f"{place.name} {_joules(place.energy_pj or 0)}" for place in energy))
     yield _note("bound (x%)", "ten times as much of it shortens the family's longest kernel by x%")
     yield _note("naive", "launch + t0 + bytes / bandwidth of the place that it names; ratio: time / naive")
     yield _note("waiting", "summed over requests, so it may exceed the step")
@@ -183,6 +190,10 @@ def _note(label: str, words: str) -> RenderableType:
     note.add_column(overflow="fold")
     note.add_row(label, Text(words))
     return Padding(note, 0)
+
+
+def _joules(picojoules: int) -> str:
+    return f"{picojoules / 10**9:.3g} mJ"
 
 
 def _rate(per_s: float) -> str:

@@ -49,7 +49,7 @@ def document(result: Result) -> dict[str, Any]:
         "bytes_rounding": result.rounding_bytes,
         "requests": result.requests,
         "tiers": {tier.name: _tier(tier, total_ps) for tier in result.tiers},
-        "links": {link.name: _place(link, total_ps) for link in result.links},
+        "links": {link.name: _link(link, total_ps) for link in result.links},
         "kernels": {family.name: _family(family, total_ps) for family in result.families},
         "digest": result.digest,
     }
@@ -66,13 +66,16 @@ def dumps(value: Any) -> str:
 
 
 def machine(system: System) -> dict[str, Any]:
-    """A machine with the route to every tier and every number as its file says it."""
+    """A machine with the routes from every initiator and every number as its file says it."""
     links = [link.name for link in system.links]
     return {
         "name": system.name,
         "routes": {
-            tier.name: [links[link] for link in route]
-            for tier, route in zip(system.tiers, system.routes, strict=True)
+            runner.name: {
+                tier.name: [links[hop.link] for hop in route]
+                for tier, route in zip(system.tiers, routes, strict=True)
+            }
+            for runner, routes in zip(system.initiators, system.routes, strict=True)
         },
         "numbers": [asdict(number) for number in system.inputs],
     }
@@ -84,7 +87,7 @@ def inputs(system: System, options: Mapping[str, Any], trace: Mapping[str, Any])
         "schema_version": SCHEMA_VERSION,
         "memsim": memsim.__version__,
         "machine": machine(system),
-        "options": {**options, "place": list(options["place"])},
+        "options": {name: list(o) if isinstance(o, tuple) else o for name, o in options.items()},
         "trace": dict(trace),
     }
 
@@ -95,10 +98,10 @@ def ratio(part: float, whole: float) -> float | None:
 
 
 def achieved_bytes_per_s(place: PlaceTotals, total_ps: int) -> float:
-    """What a place moved over the whole replay [bytes/s]: reads and writes of a tier, the fuller direction
-    of a link, so that it compares with the peak in both cases."""
+    """What a place moved over the whole replay [bytes/s]: reads and writes of a tier or a shared link, the
+    fuller direction of another link, so that it compares with the peak in all cases."""
     read, written = place.moved_read_bytes, place.moved_write_bytes
-    moved = max(read, written) if place.kind == "link" else read + written
+    moved = max(read, written) if place.kind == "link" and not place.shared else read + written
     return moved * _PS / total_ps if total_ps else 0.0
 
 
@@ -116,6 +119,7 @@ def _place(place: PlaceTotals, total_ps: int) -> dict[str, Any]:
         "waiting_s": place.waiting_ps / _PS,
         "capacity_used": place.used_bytes,
         "capacity_bytes": place.capacity_bytes,
+        "energy_j": None if place.energy_pj is None else place.energy_pj / _PS,
     }
 
 
@@ -124,15 +128,21 @@ def _tier(tier: PlaceTotals, total_ps: int) -> dict[str, Any]:
         "bytes_issued_read": tier.issued_read_bytes,
         "bytes_issued_written": tier.issued_write_bytes,
         **_place(tier, total_ps),
+        "cost_usd": dict(tier.cost_usd),
         "requests": tier.requests,
         "latency_p50_s": tier.p50_ps / _PS,
         "latency_p99_s": tier.p99_ps / _PS,
     }
 
 
+def _link(link: PlaceTotals, total_ps: int) -> dict[str, Any]:
+    return {**_place(link, total_ps), "bytes_on_wire": link.wire_bytes, "shared": link.shared}
+
+
 def _family(family: FamilyTotals, total_ps: int) -> dict[str, Any]:
     return {
         "kernels": family.kernels,
+        "initiator": family.initiator,
         "time_s": family.time_ps / _PS,
         "share": ratio(family.time_ps, total_ps),
         "bytes_read": family.bytes_read,

@@ -24,13 +24,18 @@ class Outcome(NamedTuple):
 
     ready_ps, start_ps, end_ps : int64[kernels]  when a kernel's predecessors were done, when its first
         block could start (ready + launch), when its last block ended
+    initiator : int64[kernels]  the one that ran it
     requests : int64[kernels]
     digest   : int64[kernels]  sum over requests of a mix of block, number and completion - start
-    kernel_moved : int64[kernels, places, 2]  bytes moved by each place, read and written
+    kernel_moved : int64[kernels, places, 2]  bytes moved by each place, read and written; of a link: data
+        towards its first node and away from it, headers not counted
     issued, moved : int64[regions, T + 1, 2]  bytes that blocks asked for and bytes served, by region;
         moved differs from issued by the rounding to a tier's unit
-    waiting_ps : int64[places]  time that pieces waited for a channel, a cache or a link to come free
-    tags_waiting_ps : int64[links]  time that blocks waited for a link's tags
+    wire_bytes : int64[links, 2]  bytes that kept each direction of a link busy: data, headers, and what
+        small transfers waste
+    waiting_ps : int64[places]  time that pieces waited for a channel, a cache or a link to come free, and
+        requests for a place in a tier's queue
+    tags_waiting_ps : int64[links]  time that requests waited for a link's tags or credits
     units_waiting_ps : int64[1]  time that blocks waited for their unit's outstanding bytes
     latency : int64[T + 1, LATENCY_BUCKETS]  histogram of issue to completion (see rules.latency_bucket)
     """
@@ -38,11 +43,13 @@ class Outcome(NamedTuple):
     ready_ps: Int64s
     start_ps: Int64s
     end_ps: Int64s
+    initiator: Int64s
     requests: Int64s
     digest: Int64s
     kernel_moved: Int64s
     issued: Int64s
     moved: Int64s
+    wire_bytes: Int64s
     waiting_ps: Int64s
     tags_waiting_ps: Int64s
     units_waiting_ps: Int64s
@@ -55,11 +62,13 @@ def empty_outcome(kernels: int, regions: int, tiers: int, links: int) -> Outcome
         ready_ps=np.full(kernels, -1, np.int64),
         start_ps=np.full(kernels, -1, np.int64),
         end_ps=np.full(kernels, -1, np.int64),
+        initiator=np.zeros(kernels, np.int64),
         requests=np.zeros(kernels, np.int64),
         digest=np.zeros(kernels, np.int64),
         kernel_moved=np.zeros((kernels, tiers + 1 + links, 2), np.int64),
         issued=np.zeros((regions, tiers + 1, 2), np.int64),
         moved=np.zeros((regions, tiers + 1, 2), np.int64),
+        wire_bytes=np.zeros((links, 2), np.int64),
         waiting_ps=np.zeros(tiers + 1 + links, np.int64),
         tags_waiting_ps=np.zeros(links, np.int64),
         units_waiting_ps=np.zeros(1, np.int64),
@@ -73,11 +82,16 @@ class PlaceTotals:
 
     kind             "tier" or "link"
     issued_*_bytes   what blocks asked of it (tiers only; 0 on links)
-    moved_*_bytes    what it moved, rounded to its unit
-    busy_ps          moved / sustained bandwidth, the fuller direction of a link
-    waiting_ps       sum over requests of the time they waited for it (tags included on links)
+    moved_*_bytes    what it moved, rounded to its unit; a link's `read` goes towards its first node
+    busy_ps          what it moved / sustained bandwidth: of a link, its busier direction on the wire
+    waiting_ps       sum over requests of the time they waited for it (queue, tags and credits included)
+    sustained_mbps, peak_mbps    of reads, or of a link's busier direction
     used_bytes, capacity_bytes   of the placement (0, 0 on links)
     requests, p50_ps, p99_ps     latency of requests, issue to completion (tiers only)
+    wire_bytes       a link's busier direction, with headers and what small transfers waste (0 on tiers)
+    shared           a link whose directions take turns: both count together
+    energy_pj        of what it moved, None where the machine does not say
+    cost_usd         (scenario, dollars) of the bytes placed in it
     """
 
     name: str
@@ -95,6 +109,10 @@ class PlaceTotals:
     requests: int = 0
     p50_ps: int = 0
     p99_ps: int = 0
+    wire_bytes: int = 0
+    shared: bool = False
+    energy_pj: int | None = None
+    cost_usd: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +123,7 @@ class FamilyTotals:
     bytes_*       unique bytes of regions that each kernel touches, summed over kernels
     naive_ps      sum of launch + t0 + bytes / bandwidth of the slowest place
     naive_place   the tier or link that this bandwidth belongs to
+    initiator     the one that ran its kernels
     bound         the resource whose tenfold increase shortens its longest kernel most ("" if not asked)
     bound_share   by how much it shortens it, share of its time; bound_shares: the same of every resource
     """
@@ -117,6 +136,7 @@ class FamilyTotals:
     bytes_issued: int
     naive_ps: int
     naive_place: str
+    initiator: str
     bound: str = ""
     bound_share: float = 0.0
     bound_shares: dict[str, float] = field(default_factory=dict)

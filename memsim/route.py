@@ -1,46 +1,44 @@
-"""From a checked machine file to a `System`: the graph of nodes and links, the route to every tier.
+"""From a checked machine file to a `System`, and what a path through it can do.
 
-A `Profile` enters, a `System` of plain integers leaves. The route to a tier is the path of least latency
-from the initiator to the node that the tier is attached to; a tier that no link reaches is refused.
+A `Profile` enters, a `System` of plain integers leaves; `nodes` finds the routes. What does not fit together
+is a fault: `faults` finds all of them, `build_system` refuses the first. What follows from routes is here
+too: the bandwidth of a path, the part that binds it, its idle latency.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from memsim.errors import ProfileError, cut, nearest
-from memsim.system import Cache, Initiator, Input, Link, System, Tier
+from memsim.errors import ProfileError, nearest
+from memsim.nodes import Fault, faults_of_graph, routes_of
+from memsim.options import DEFAULT_QUANTUM_BYTES
+from memsim.system import MILLION, Cache, Hop, Initiator, Input, Link, System, Tier
 
 if TYPE_CHECKING:
-    import networkx as nx
-
     from memsim.profile_schema import CacheTable, InitiatorTable, LinkTable, Profile, TierTable
 
-
 LEAST_UNIT_MFLOPS = 1000  # below, the time of one large tile would overflow
+MOST_CHANNELS = 65_536  # of a tier, all devices
+MOST_BYTES = 10**16
+MOST_OCCUPANCY_PS = 10**12
+MOST_HEADERS = 15  # times the data of a packet
+UNLIMITED_REQUEST_BYTES = 1 << 30  # a packet is as large as its link allows
 
 
 def build_system(profile: Profile) -> System:
     """The machine as the engines need it; ProfileError where its tables do not fit together."""
-    gpu = _only(profile, "initiator")
-    cache = _only(profile, "cache")
-    if profile.cache[cache].attach != gpu:
-        found = cut(profile.cache[cache].attach)
-        raise _fault(profile, f"cache.{cache}.attach", f"found '{found}', expected the initiator '{gpu}'")
-    if not profile.tier:
-        raise _fault(profile, "tier", "no tier; add one [tier.NAME] at least")
-    graph = _graph(profile, gpu)
-    order = list(profile.link)
+    for where, what in faults(profile):
+        raise ProfileError(f"machine '{profile.name}': {where}: {what}")
+    (cache,) = profile.cache
     return System(
         name=profile.name,
-        initiator=_initiator(profile, gpu, profile.initiator[gpu]),
+        initiators=tuple(_initiator(name, table) for name, table in profile.initiator.items()),
         cache=_cache(cache, profile.cache[cache]),
         tiers=tuple(_tier(profile, name, table) for name, table in profile.tier.items()),
-        links=tuple(_link(profile, name, table) for name, table in profile.link.items()),
-        routes=tuple(
-            tuple(order.index(link) for link in _route(profile, graph, gpu, tier)) for tier in profile.tier
-        ),
+        links=tuple(_link(name, table) for name, table in profile.link.items()),
+        routes=routes_of(profile),
         inputs=inputs(profile),
     )
 
@@ -48,75 +46,98 @@ def build_system(profile: Profile) -> System:
 def inputs(profile: Profile) -> tuple[Input, ...]:
     """Every number of the machine with its provenance and source, in the order of the file."""
     return tuple(
-        Input(path, str(number.value), number.provenance, number.source)
-        for path, number in profile.quantities()
+        Input(path, number.text, number.provenance, number.source) for path, number in profile.quantities()
     )
 
 
-def _fault(profile: Profile, where: str, what: str) -> ProfileError:
-    return ProfileError(f"machine '{profile.name}': {where}: {what}")
-
-
-def _only(profile: Profile, group: str) -> str:
-    """The name of the one table of a group that may hold no more."""
-    names = list(getattr(profile, group))
-    if len(names) != 1:
-        found = " and ".join(names) or "none"
-        raise _fault(profile, group, f"found {found}, expected exactly one [{group}.NAME]")
-    return str(names[0])
-
-
-def _graph(profile: Profile, gpu: str) -> nx.Graph[str]:
-    """Nodes (the initiator and the ends of links) joined by links, weighted by latency [ps]."""
-    import networkx as nx
-
-    graph: nx.Graph[str] = nx.Graph()
-    graph.add_node(gpu)
+def faults(profile: Profile) -> Iterator[Fault]:
+    """Whatever keeps a machine from being built, each as (where, what is wrong and what to do)."""
+    yield from _faults_of_groups(profile)
+    for name, runner in profile.initiator.items():
+        yield from _faults_of_initiator(name, runner)
+    for name, tier in profile.tier.items():
+        yield from _faults_of_tier(name, tier)
     for name, link in profile.link.items():
-        if name in profile.tier:
-            raise _fault(profile, f"link.{name}", f"a tier has this name; rename the link to '{name}-link'")
-        near, far = link.between
-        if near == far:
-            raise _fault(profile, f"link.{name}.between", f"joins '{cut(near)}' to itself; name two nodes")
-        if graph.has_edge(near, far):
-            other = graph.edges[near, far]["link"]
-            found = f"joins '{near}' and '{far}' as link.{other} does"
-            raise _fault(profile, f"link.{name}.between", f"{found}; keep one of them")
-        graph.add_edge(near, far, link=name, latency_ps=link.latency.number)
-    return graph
+        yield from _faults_of_link(profile, name, link)
+    yield from faults_of_graph(profile)
 
 
-def _route(profile: Profile, graph: nx.Graph[str], gpu: str, tier: str) -> list[str]:
-    """Names of the links from the initiator outward to `tier`."""
-    import networkx as nx
+def _faults_of_groups(profile: Profile) -> Iterator[Fault]:
+    if not profile.initiator:
+        yield "initiator", "found none, expected one [initiator.NAME] at least"
+    if len(profile.cache) != 1:
+        found = " and ".join(profile.cache) or "none"
+        yield "cache", f"found {found}, expected exactly one [cache.NAME]"
+    first = next(iter(profile.initiator), "")
+    for name, cache in profile.cache.items():
+        if first and cache.attach != first:
+            yield f"cache.{name}.attach", f"found '{cache.attach}', expected the initiator '{first}'"
+    if not profile.tier:
+        yield "tier", "no tier; add one [tier.NAME] at least"
+    for scenario, prices in profile.cost.items():
+        for tier in prices:
+            if tier not in profile.tier:
+                yield f"cost.{scenario}.{tier}", f"no tier '{tier}'; {nearest(tier, profile.tier)}"
 
-    node = profile.tier[tier].attach
-    if node not in graph:
-        raise _fault(profile, f"tier.{tier}.attach", f"no node '{cut(node)}'; {nearest(node, graph.nodes)}")
-    try:
-        path = nx.shortest_path(graph, gpu, node, weight="latency_ps")
-    except nx.NetworkXNoPath:
-        remedy = f"add a [link.NAME] between '{gpu}' and '{node}'"
-        raise _fault(profile, f"tier.{tier}", f"no route from '{gpu}' to '{node}'; {remedy}") from None
-    return [graph.edges[near, far]["link"] for near, far in zip(path, path[1:], strict=False)]
 
-
-def _initiator(profile: Profile, name: str, table: InitiatorTable) -> Initiator:
+def _faults_of_initiator(name: str, table: InitiatorTable) -> Iterator[Fault]:
     units = table.units.number
     for key in ("bf16", "fp8", "fp32"):
-        rate = getattr(table, key).number
-        if rate < units * LEAST_UNIT_MFLOPS:
-            found = f"{rate} MFLOP/s over {units} units is less than 1 GFLOP/s a unit"
-            raise _fault(profile, f"initiator.{name}.{key}", f"{found}; raise it or lower the units")
+        rate = getattr(table, key)
+        if rate is not None and rate.number < units * LEAST_UNIT_MFLOPS:
+            found = f"{rate.number} MFLOP/s over {units} units is less than 1 GFLOP/s a unit"
+            yield f"initiator.{name}.{key}", f"{found}; raise it or lower the units"
+
+
+def _faults_of_tier(name: str, table: TierTable) -> Iterator[Fault]:
+    channels, interleave, unit = table.channels.number, table.interleave.number, table.unit.number
+    devices = table.devices.number if table.devices else 1
+    if interleave % unit:
+        found = f"{interleave} B is no multiple of the tier's unit, {unit} B"
+        yield f"tier.{name}.interleave", f"{found}; make it one"
+    if min(_channel_mbps(table)) < 1:
+        yield f"tier.{name}.bandwidth", "less than 1 MB/s a channel; raise it or lower the channels"
+    if devices * channels > MOST_CHANNELS:
+        found = f"{devices} devices of {channels} channels have more than {MOST_CHANNELS:,}"
+        yield f"tier.{name}.devices", f"{found}; lower one of the two"
+    if devices * table.capacity.number > MOST_BYTES:
+        yield f"tier.{name}.devices", f"{devices} devices hold more than 10 PB; lower their number"
+    for key, occupancy_ps in zip(("read_iops", "write_iops"), _occupancies_ps(table), strict=True):
+        if occupancy_ps > MOST_OCCUPANCY_PS:
+            yield f"tier.{name}.{key}", "fewer than one a second a channel; raise it or lower the channels"
+
+
+def _faults_of_link(profile: Profile, name: str, table: LinkTable) -> Iterator[Fault]:
+    if name in profile.tier or name in profile.cache:
+        kind = "tier" if name in profile.tier else "cache"
+        yield f"link.{name}", f"a {kind} has this name; rename the link to '{name}-link'"
+    if min(_link_mbps(table)) < 1:
+        yield f"link.{name}.bandwidth", "less than 1 MB/s sustained; raise it"
+    for initiator, runner in profile.initiator.items():
+        payload = table.payload.number if table.payload else UNLIMITED_REQUEST_BYTES
+        packet = min(_request_bytes(runner), payload)
+        if table.header and table.header.number > MOST_HEADERS * packet:
+            found = f"{table.header.number} B on packets of {packet} B from '{initiator}'"
+            yield f"link.{name}.header", f"{found}; expected at most {MOST_HEADERS} times their data"
+
+
+def _request_bytes(table: InitiatorTable) -> int:
+    return table.request.number if table.request else UNLIMITED_REQUEST_BYTES
+
+
+def _initiator(name: str, table: InitiatorTable) -> Initiator:
+    units = table.units.number
     return Initiator(
         name=name,
         units=units,
         unit_outstanding_bytes=table.unit_outstanding.number,
+        request_bytes=_request_bytes(table),
         launch_gap_ps=table.launch_gap.number,
         graph_launch_ps=table.graph_launch.number,
-        bf16_mflops=table.bf16.number // units,
-        fp8_mflops=table.fp8.number // units,
-        fp32_mflops=table.fp32.number // units,
+        setup_ps=table.setup.number if table.setup else 0,
+        bf16_mflops=table.bf16.number // units if table.bf16 else 0,
+        fp8_mflops=table.fp8.number // units if table.fp8 else 0,
+        fp32_mflops=table.fp32.number // units if table.fp32 else 0,
     )
 
 
@@ -124,30 +145,112 @@ def _cache(name: str, table: CacheTable) -> Cache:
     return Cache(name, table.capacity.number, table.bandwidth.number, table.latency.number)
 
 
+def _channel_mbps(table: TierTable) -> tuple[int, int]:
+    """Sustained rate of one channel, reads and writes."""
+    channels = table.channels.number
+    read = table.bandwidth.number * table.efficiency.share
+    bandwidth = table.write_bandwidth or table.bandwidth
+    write = bandwidth.number * (table.write_efficiency or table.efficiency).share
+    return int(read / channels), int(write / channels)
+
+
+def _occupancies_ps(table: TierTable) -> tuple[int, int]:
+    """Least time that an operation keeps its channel, reads and writes; 0: none."""
+    work = table.channels.number * 10**12
+    read, write = (-(-work // iops.number) if iops else 0 for iops in (table.read_iops, table.write_iops))
+    return read, write
+
+
 def _tier(profile: Profile, name: str, table: TierTable) -> Tier:
-    channels, interleave, unit = table.channels.number, table.interleave.number, table.unit.number
-    if interleave % unit:
-        found = f"{interleave} B is no multiple of the tier's unit, {unit} B"
-        raise _fault(profile, f"tier.{name}.interleave", f"{found}; make it one")
-    channel_mbps = int(table.bandwidth.number * table.efficiency.share / channels)
-    if channel_mbps < 1:
-        found = "less than 1 MB/s a channel"
-        raise _fault(profile, f"tier.{name}.bandwidth", f"{found}; raise it or lower the channels")
+    devices = table.devices.number if table.devices else 1
+    latency = table.latency.number
     return Tier(
         name=name,
-        capacity_bytes=table.capacity.number,
-        channels=channels,
-        channel_mbps=channel_mbps,
-        interleave_bytes=interleave,
-        unit_bytes=unit,
-        latency_ps=table.latency.number,
-        peak_mbps=table.bandwidth.number,
+        capacity_bytes=devices * table.capacity.number,
+        channels=devices * table.channels.number,
+        channel_mbps=_channel_mbps(table),
+        interleave_bytes=table.interleave.number,
+        unit_bytes=table.unit.number,
+        latency_ps=(latency, table.write_latency.number if table.write_latency else latency),
+        peak_mbps=devices * table.bandwidth.number,
+        occupancy_ps=_occupancies_ps(table),
+        queue_depth=devices * table.queue_depth.number if table.queue_depth else 0,
+        tail=table.tail.steps if table.tail else (),
+        commanded=table.access == "command",
+        devices=devices,
+        energy_fj=table.energy.number if table.energy else 0,
+        cost=tuple((dated, prices[name].number) for dated, prices in profile.cost.items() if name in prices),
     )
 
 
-def _link(profile: Profile, name: str, table: LinkTable) -> Link:
-    peak_mbps = table.bandwidth.number
-    mbps = int(peak_mbps * Fraction(table.efficiency.share))
-    if mbps < 1:
-        raise _fault(profile, f"link.{name}.bandwidth", "less than 1 MB/s sustained; raise it")
-    return Link(name, mbps, peak_mbps, table.latency.number, table.tags.number, table.tag_bytes.number)
+def _link_mbps(table: LinkTable) -> tuple[int, int]:
+    """Sustained rate on the wire towards the first node and away from it."""
+    away, efficiency = table.bandwidth_out or table.bandwidth, table.efficiency_out or table.efficiency
+    towards_mbps = int(table.bandwidth.number * Fraction(table.efficiency.share))
+    return towards_mbps, int(away.number * Fraction(efficiency.share))
+
+
+def _link(name: str, table: LinkTable) -> Link:
+    away = table.bandwidth_out or table.bandwidth
+    return Link(
+        name=name,
+        mbps=_link_mbps(table),
+        peak_mbps=(table.bandwidth.number, away.number),
+        latency_ps=table.latency.number,
+        tags=table.tags.number if table.tags else 0,
+        credits=table.credits.number if table.credits else 0,
+        payload_bytes=table.payload.number if table.payload else UNLIMITED_REQUEST_BYTES,
+        header_bytes=table.header.number if table.header else 0,
+        shared=table.duplex == "shared",
+        efficiency=table.transfer_efficiency.points if table.transfer_efficiency else (),
+        energy_fj=table.energy.number if table.energy else 0,
+    )
+
+
+def path_bandwidth(
+    system: System,
+    initiator: int,
+    tier: int,
+    write: bool = False,
+    quantum_bytes: int = DEFAULT_QUANTUM_BYTES,
+) -> tuple[int, str]:
+    """What a stream of one kind sustains between an initiator and a tier, and the part that binds.
+
+    Data alone: headers are taken off, and the largest transfers are meant where a link needs them. At the
+    tier whole pieces of a request of quantum_bytes are served.
+    Returns (rate [10^6 bytes/s], the name of the link or tier); of equals the nearest.
+    """
+    rates = [
+        (_data_mbps(system, initiator, hop, write), system.links[hop.link].name)
+        for hop in system.routes[initiator][tier]
+    ]
+    rates.append((tier_mbps(system.tiers[tier], write, quantum_bytes), system.tiers[tier].name))
+    return min(rates, key=lambda rate: rate[0])
+
+
+def tier_mbps(tier: Tier, write: bool = False, quantum_bytes: int = DEFAULT_QUANTUM_BYTES) -> int:
+    """What all channels of a tier sustain in whole pieces, its limit on operations counted."""
+    piece = min(tier.interleave_bytes, max(quantum_bytes, tier.unit_bytes))
+    mbps, occupancy_ps = tier.channel_mbps[write], tier.occupancy_ps[write]
+    if occupancy_ps * mbps > piece * MILLION:
+        return tier.channels * piece * MILLION // occupancy_ps
+    return tier.channels * mbps
+
+
+def _data_mbps(system: System, initiator: int, hop: Hop, write: bool) -> int:
+    """Data that a link carries for a stream: each packet with its header, each read with its request's."""
+    link = system.links[hop.link]
+    packet = system.packet_bytes(initiator, hop.link)
+    near_mbps, far_mbps = reversed(link.mbps) if hop.flipped else link.mbps  # towards the initiator, away
+    carrier, other = (far_mbps, near_mbps) if write else (near_mbps, far_mbps)
+    times = [Fraction(packet + link.header_bytes, carrier)]
+    if not write:
+        times.append(Fraction(link.header_bytes, other))
+    share = Fraction(link.efficiency[-1][1] if link.efficiency else MILLION, MILLION)
+    return int(packet * share / (sum(times) if link.shared else max(times)))
+
+
+def idle_latency_ps(system: System, initiator: int, tier: int, write: bool = False) -> int:
+    """Hops of one request to a tier and back on an idle machine, transfers not counted [ps]."""
+    hops = system.routes[initiator][tier]
+    return system.tiers[tier].latency_ps[write] + 2 * sum(hop.latency_ps for hop in hops)

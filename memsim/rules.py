@@ -59,6 +59,15 @@ def service_ps(work, rate):
 
 
 @jit
+def piece_service_ps(nbytes, mbps, occupancy_ps):
+    """Time of a piece at its channel: its transfer, or the tier's occupancy where that is longer."""
+    whole_ps, rest = service_ps(nbytes, mbps)
+    if whole_ps < occupancy_ps:
+        return occupancy_ps, 0
+    return whole_ps, rest
+
+
+@jit
 def stripe_rotation(stripe, channels):
     """How far the channels of a stripe are turned, so that strides do not meet on one of them."""
     return ((stripe * 2_654_435_761 & 0xFFFF_FFFF) >> 16) % channels
@@ -164,6 +173,61 @@ def next_span(ops, memory, op, index, end, second):
         return tier, page * page_bytes + inside * head, rows * head, index, 1
     rest = row_bytes - head
     return tier, page * page_bytes + page_rows * head + inside * rest, rows * rest, index + rows, 0
+
+
+@jit
+def packets(nbytes, packet_bytes):
+    """Packets that carry `nbytes`; also the tags or credits that they take."""
+    return (nbytes + packet_bytes - 1) // packet_bytes
+
+
+@jit
+def pieces_of(offset, nbytes, interleave_bytes):
+    """Pieces that a request is cut into at its tier."""
+    return (offset + nbytes - 1) // interleave_bytes - offset // interleave_bytes + 1
+
+
+@jit
+def transfer_share(points, first, end, span_bytes):
+    """Millionths of a link's rate that a transfer of span_bytes reaches.
+
+    points int64[n, 2], of which rows first..end are the link's: sizes rising, and their shares. Linear
+    between two points; the largest's share above; below the smallest in proportion to the size, for such
+    a transfer takes as long as the smallest measured one.
+    """
+    if span_bytes <= points[first, 0]:
+        return max(1, points[first, 1] * span_bytes // points[first, 0])
+    for i in range(first + 1, end):
+        if span_bytes <= points[i, 0]:
+            run = points[i, 0] - points[i - 1, 0]
+            rise = points[i, 1] - points[i - 1, 1]
+            return points[i - 1, 1] + rise * (span_bytes - points[i - 1, 0]) // run
+    return points[end - 1, 1]
+
+
+@jit
+def stretched(wire_bytes, share):
+    """Bytes that keep a link busy for as long as `wire_bytes` do at `share` millionths of its rate."""
+    return (wire_bytes * 1_000_000 + share - 1) // share
+
+
+@jit
+def tail_ps(steps, first, end, seed, kernel, block, number):
+    """What a request takes more than usual, drawn from its place in the trace [ps].
+
+    steps int64[n, 2], of which rows first..end are the tier's: (slowest of a million, extra ps), rarer
+    ones later. The draw is a mix of seed, kernel, block and number, so it does not depend on time.
+    """
+    x = (seed % _PRIME * 1_299_709 + kernel % _PRIME * 15_485_863) % _PRIME
+    x = (x * 48_271 + block % _PRIME * 1_000_003 + number % _PRIME * 524_287 + 11) % _PRIME
+    for _ in range(3):
+        x = (x ^ (x >> 15)) % _PRIME * 48_271 % _PRIME
+    place = x % 1_000_000
+    extra_ps = 0
+    for i in range(first, end):
+        if place < steps[i, 0]:
+            extra_ps = steps[i, 1]
+    return extra_ps
 
 
 @jit

@@ -1,4 +1,4 @@
-"""What the engines know of a machine: an initiator, tiers, links and the route to each tier.
+"""What the engines know of a machine: initiators, tiers, links and the route from each to each.
 
 `profile` builds a `System` from a machine file. All numbers here are integers in the units that their
 names say; `mbps` is 10^6 bytes/s and `mflops` 10^6 FLOP/s.
@@ -10,24 +10,29 @@ from dataclasses import dataclass
 
 # How far a number can be trusted, best first.
 PROVENANCES = ("measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed")
+MILLION = 1_000_000  # parts that shares and tails are counted in
 
 
 @dataclass(frozen=True)
 class Initiator:
-    """The processor that runs the kernels.
+    """A processor that runs kernels: a GPU, a unit beside a memory, a copy engine.
 
-    units                  processors (SMs)
+    units                  processors (SMs; engines of a copy engine)
     unit_outstanding_bytes bytes that the loads and stores of one unit may have outstanding
+    request_bytes          largest request that it sends over a link
     launch_gap_ps          from the end of what a kernel waits for to its first block
     graph_launch_ps        launch of a step's graph, paid once a step
-    bf16_mflops, fp8_mflops, fp32_mflops   sustained rate of one unit
+    setup_ps               added to the start-up of each block: what a transfer of a copy engine costs
+    bf16_mflops, fp8_mflops, fp32_mflops   sustained rate of one unit; 0: it cannot
     """
 
     name: str
     units: int
     unit_outstanding_bytes: int
+    request_bytes: int
     launch_gap_ps: int
     graph_launch_ps: int
+    setup_ps: int
     bf16_mflops: int
     fp8_mflops: int
     fp32_mflops: int
@@ -35,7 +40,7 @@ class Initiator:
 
 @dataclass(frozen=True)
 class Cache:
-    """The initiator's last-level cache: it serves rows that another block of the kernel has fetched."""
+    """The first initiator's last-level cache: it serves rows that another block of the kernel fetched."""
 
     name: str
     capacity_bytes: int
@@ -45,41 +50,79 @@ class Cache:
 
 @dataclass(frozen=True)
 class Tier:
-    """One memory.
+    """One memory, of one or several equal devices striped; reads first, writes second in each pair.
 
-    channels         servers that work in parallel
+    channels         servers that work in parallel, of all devices
     channel_mbps     sustained rate of one channel
     interleave_bytes consecutive bytes on one channel
     unit_bytes       minimum transaction; every request is rounded out to it
     latency_ps       idle, from arrival to the last byte beyond its transfer
     peak_mbps        what the datasheet promises for all channels together
+    occupancy_ps     least time that a piece keeps its channel (a limit on operations a second); 0: none
+    queue_depth      pieces that may be in the tier at once; 0: no limit
+    tail             steps (n, extra): of a million requests the slowest n take `extra` ps more, n falling
+    commanded        a device that takes commands and moves data by itself: no tags or credits of links
+    devices          equal devices that the channels, the capacity and the rates belong to
+    energy_fj        of one bit moved [fJ]; 0: not known
+    cost             (scenario, millionths of a dollar for 10^9 bytes)
     """
 
     name: str
     capacity_bytes: int
     channels: int
-    channel_mbps: int
+    channel_mbps: tuple[int, int]
     interleave_bytes: int
     unit_bytes: int
-    latency_ps: int
+    latency_ps: tuple[int, int]
     peak_mbps: int
+    occupancy_ps: tuple[int, int] = (0, 0)
+    queue_depth: int = 0
+    tail: tuple[tuple[int, int], ...] = ()
+    commanded: bool = False
+    devices: int = 1
+    energy_fj: int = 0
+    cost: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
 class Link:
-    """A full-duplex link on the way to a tier.
+    """What joins two nodes. Pairs hold the direction towards the first node, then the one away from it.
 
-    mbps        sustained rate of each direction;  peak_mbps what the datasheet promises
-    latency_ps  one way
-    tags        requests that may be outstanding, each of up to tag_bytes
+    mbps           sustained rate of each direction on the wire;  peak_mbps what the datasheet promises
+    latency_ps     one way, the same both ways
+    shared         both directions take turns on one medium
+    payload_bytes  data of one packet at most;  header_bytes  what a packet adds on the wire
+    tags           packets of reads that may be outstanding;  credits  packets of writes; 0: no limit
+    efficiency     points (bytes of a transfer, millionths of the rate that it reaches), sizes rising;
+                   none: every transfer reaches the rate
+    energy_fj      of one bit moved [fJ]; 0: not known
     """
 
     name: str
-    mbps: int
-    peak_mbps: int
+    mbps: tuple[int, int]
+    peak_mbps: tuple[int, int]
     latency_ps: int
     tags: int
-    tag_bytes: int
+    credits: int
+    payload_bytes: int
+    header_bytes: int
+    shared: bool = False
+    efficiency: tuple[tuple[int, int], ...] = ()
+    energy_fj: int = 0
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A link as a route crosses it, outward.
+
+    link        index into `System.links`
+    flipped     the link's second node is the near one
+    latency_ps  one way: the link's, and that of the switch that it leads to
+    """
+
+    link: int
+    flipped: bool
+    latency_ps: int
 
 
 @dataclass(frozen=True)
@@ -96,16 +139,18 @@ class Input:
 class System:
     """A machine, ready to replay on.
 
-    routes   for every tier the links from the initiator outward, as indices into `links`
-    inputs   every number of the machine file
+    initiators  kernels run on the first unless they are sent to another
+    cache       of the first initiator; the others have none
+    routes      routes[initiator][tier]: hops from the initiator outward
+    inputs      every number of the machine file
     """
 
     name: str
-    initiator: Initiator
+    initiators: tuple[Initiator, ...]
     cache: Cache
     tiers: tuple[Tier, ...]
     links: tuple[Link, ...]
-    routes: tuple[tuple[int, ...], ...]
+    routes: tuple[tuple[tuple[Hop, ...], ...], ...]
     inputs: tuple[Input, ...] = ()
 
     def tier_index(self, name: str) -> int:
@@ -114,3 +159,7 @@ class System:
             if tier.name == name:
                 return index
         raise KeyError(name)
+
+    def packet_bytes(self, initiator: int, link: int) -> int:
+        """Data of one packet: what the initiator asks for at once, or the link carries."""
+        return min(self.initiators[initiator].request_bytes, self.links[link].payload_bytes)

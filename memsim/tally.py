@@ -24,11 +24,12 @@ from memsim.unique import unique_bytes
 class Tally:
     """Sums over the kernels seen so far.
 
-    family, step   of each kernel, in file order
+    name, family, step   of each kernel, in file order
     unique     by (family, region kind): [bytes read, bytes written], unique in each kernel
     issued     int64[regions, 2]: bytes that blocks ask for;  issued_by_family: the same by family
     """
 
+    name: list[str] = field(default_factory=list)
     family: list[str] = field(default_factory=list)
     step: list[int] = field(default_factory=list)
     unique: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
@@ -56,6 +57,7 @@ class Watched:
 
     def _add(self, kernel: Kernel, accesses: Accesses) -> None:
         tally = self.tally
+        tally.name.append(kernel.name)
         tally.family.append(kernel.family)
         tally.step.append(kernel.step)
         read, written = unique_bytes(kernel, accesses, self.regions)

@@ -1,9 +1,10 @@
 """Quantities with units, in and out: "4.8 TB/s" to an integer of 10^6 bytes/s, and back for people.
 
 Text enters, exact integers leave: picoseconds, bytes, 10^6 bytes/s (`mbps`), 10^6 FLOP/s (`mflops`),
-tokens. A bare number is refused where its unit is not obvious, and so is a value that is no whole number
-of the integer unit (half a byte). Decimal prefixes are decimal, `Ki Mi Gi Ti` binary; only token counts
-read `K M G` as binary, as model cards do. No unit library: those cost more than the rest of the start-up.
+fJ a bit, millionths of a dollar for 10^9 bytes, tokens. A bare number is refused where its unit is not
+obvious, and so is a value that is no whole number of the integer unit (half a byte). Decimal prefixes are
+decimal, `Ki Mi Gi Ti` binary; only token counts read `K M G` as binary, as model cards do. No unit library:
+those cost more than the rest of the start-up.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ _BYTES = {f"{prefix}B": factor for prefix, factor in {**_DECIMAL, **_BINARY}.ite
 _RATES = {f"{unit}/s": factor for unit, factor in _BYTES.items()}
 _TIMES_PS = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9, "s": 10**12}
 _FLOPS = {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items() if prefix != "K"}
+_ENERGIES_FJ = {"fJ/bit": 1, "pJ/bit": 10**3}
+_PRICES = {"USD/GB": 10**6, "USD/TB": 10**3}  # of 10^9 and 10^12 bytes
 _TOKENS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 _QUANTITY = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-zµ/]*)\s*")
 _LARGEST = 2**63 - 1
+_MILLION = 1_000_000
+_MOST_STEPS = 64  # of a list of pairs
 
 
 def parse_bytes(text: object) -> int:
@@ -44,6 +49,18 @@ def parse_flops(text: object) -> int:
     """Rate in 10^6 FLOP/s (mflops) of "989 TFLOP/s"; UsageError for anything else."""
     expected = "a number and a unit, such as '989 TFLOP/s'"
     return _whole(text, _FLOPS, 10**6, "an arithmetic rate", "MFLOP/s", expected)
+
+
+def parse_energy(text: object) -> int:
+    """Energy in fJ a bit of "6 pJ/bit"; UsageError for anything else."""
+    expected = "a number and a unit, such as '6 pJ/bit'"
+    return _whole(text, _ENERGIES_FJ, 1, "an energy", "fJ/bit", expected)
+
+
+def parse_price(text: object) -> int:
+    """Price in millionths of a dollar for 10^9 bytes of "10 USD/GB"; UsageError for anything else."""
+    expected = "a number and a unit, such as '10 USD/GB'"
+    return _whole(text, _PRICES, 1, "a price", "millionths of a dollar a GB", expected)
 
 
 def parse_tokens(text: object) -> int:
@@ -71,11 +88,57 @@ def parse_share(text: object) -> Fraction:
     """A share above 0 and up to 1, exact as written: 0.92 or "92%"; UsageError for anything else."""
     percent = isinstance(text, str) and text.strip().endswith("%")
     digits = (text if isinstance(text, str) else shown(text)).strip().removesuffix("%").strip()
-    plain = re.fullmatch(r"[0-9]{1,30}(\.[0-9]{1,30})?", digits) and not isinstance(text, bool)
+    exponent = r"(e-[0-9]{1,3})?" if isinstance(text, float) else ""  # how Python writes 0.00001
+    plain = re.fullmatch(rf"[0-9]{{1,30}}(\.[0-9]{{1,30}})?{exponent}", digits) and not isinstance(text, bool)
     share = Fraction(digits) / (100 if percent else 1) if plain else Fraction(0)
     if not 0 < share <= 1:
         raise UsageError(f"{shown(text)} is not a share: expected a number above 0 and up to 1, such as 0.92")
     return share
+
+
+def parse_tail(steps: object) -> tuple[tuple[int, int], ...]:
+    """Steps (slowest of a million, extra ps) of [[0.01, "30 us"], [0.0001, "2 ms"]].
+
+    UsageError unless shares, whole millionths, fall and times rise.
+    """
+    expected = 'shares of requests that fall and times that rise, such as [[0.01, "30 us"], [0.0001, "2 ms"]]'
+    pairs = _pairs(steps, "a tail", expected)
+    parsed = tuple((_millionths(share, "a tail"), parse_time(extra)) for share, extra in pairs)
+    for (share, extra_ps), (rarer, longer_ps) in zip(parsed, parsed[1:], strict=False):
+        if rarer >= share or longer_ps <= extra_ps:
+            raise UsageError(f"{shown(steps)} is not a tail: expected {expected}")
+    return parsed
+
+
+def parse_transfers(points: object) -> tuple[tuple[int, int], ...]:
+    """Points (bytes, millionths of the rate) of [["64 KB", 0.24], ["128 KB", 0.48]].
+
+    UsageError unless sizes, of a byte at least, rise and shares are whole millionths.
+    """
+    expected = 'sizes that rise, each with a share of the rate, such as [["64 KB", 0.24], ["1 MB", 0.9]]'
+    what = "an efficiency of transfers"
+    pairs = _pairs(points, what, expected)
+    parsed = tuple((parse_bytes(size), _millionths(share, what)) for size, share in pairs)
+    sizes = [0, *(size for size, _ in parsed)]
+    if any(after <= before for before, after in zip(sizes, sizes[1:], strict=False)):
+        raise UsageError(f"{shown(points)} is not {what}: expected {expected}")
+    return parsed
+
+
+def _pairs(value: object, what: str, expected: str) -> list[list[object]]:
+    """`value` as a list of pairs, one at least; UsageError for anything else."""
+    if not isinstance(value, list) or not 1 <= len(value) <= _MOST_STEPS:
+        raise UsageError(f"{shown(value)} is not {what}: expected {expected}")
+    if not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+        raise UsageError(f"{shown(value)} is not {what}: expected pairs, {expected}")
+    return value
+
+
+def _millionths(share: object, what: str) -> int:
+    parts = parse_share(share) * _MILLION
+    if parts.denominator != 1:
+        raise UsageError(f"{shown(share)} in {what}: expected at most six digits behind the point")
+    return int(parts)
 
 
 def _whole(

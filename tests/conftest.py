@@ -36,8 +36,8 @@ def result() -> Result:
     )
     host = PlaceTotals("host", "tier", 10_000, 0, 12_000, 0, 45_000, 0, 267_264, 307_200, 0, 10**12, 10, 7, 9)
     pcie = PlaceTotals("pcie", "link", 0, 0, 12_000, 3_000, 216_000, 5_000_000, 55_440, 63_000)
-    scan = FamilyTotals("mla", 4, 2_500_000, 6_000_000, 0, 6_500_000, 2_000_000, "hbm", "hbm", 0.71)
-    state = FamilyTotals("kda", 2, 1_000_000, 10_000, 1_000_000, 1_010_000, 0, "")
+    scan = FamilyTotals("mla", 4, 2_500_000, 6_000_000, 0, 6_500_000, 2_000_000, "hbm", "gpu", "hbm", 0.71)
+    state = FamilyTotals("kda", 2, 1_000_000, 10_000, 1_000_000, 1_010_000, 0, "", "gpu")
     return Result(
         trace="a.parquet",
         model="kimi-linear",

@@ -7,7 +7,7 @@ divisions leave remainders.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -15,19 +15,23 @@ from typing import Any
 import numpy as np
 
 from memsim import fast, reference
+from memsim.options import ReplayOptions
 from memsim.placement import Piece, Placement, build_memory
 from memsim.result import Outcome
 from memsim.rules import Memory
-from memsim.system import Cache, Initiator, Link, System, Tier
+from memsim.system import Cache, Hop, Initiator, Link, System, Tier
 from memsim.trace import FLOP_UNITS, SPREADS, Access, Accesses, Kernel, Region
 
-GPU = Initiator("gpu", 4, 65_536, 1_300_000, 10_000_000, 7_490_000, 14_990_000, 500_000)
+GPU = Initiator("gpu", 4, 65_536, 128, 1_300_000, 10_000_000, 0, 7_490_000, 14_990_000, 500_000)
 L2 = Cache("l2", 50_000_000, 10_000_000, 254_000)
-HBM = Tier("hbm", 10**12, 8, 46_000, 512, 32, 345_000, 400_000)
-HOST = Tier("host", 10**12, 4, 30_000, 256, 64, 111_000, 150_000)
-PCIE = Link("pcie", 55_000, 63_000, 545_000, 768, 128)
-ONE_TIER = System("one-tier", GPU, L2, (HBM,), (), ((),))
-TWO_TIERS = System("two-tiers", GPU, L2, (HBM, HOST), (PCIE,), ((), (0,)))
+HBM_MBPS, HBM_PS = 46_000, 345_000  # of a channel; the same for reads and writes
+HOST_MBPS, HOST_PS = 30_000, 111_000
+PCIE_MBPS, PCIE_PS = 55_000, 545_000  # of a direction; no headers
+HBM = Tier("hbm", 10**12, 8, (HBM_MBPS, HBM_MBPS), 512, 32, (HBM_PS, HBM_PS), 400_000)
+HOST = Tier("host", 10**12, 4, (HOST_MBPS, HOST_MBPS), 256, 64, (HOST_PS, HOST_PS), 150_000)
+PCIE = Link("pcie", (PCIE_MBPS, PCIE_MBPS), (63_000, 63_000), PCIE_PS, 768, 768, 256, 0)
+ONE_TIER = System("one-tier", (GPU,), L2, (HBM,), (), (((),),))
+TWO_TIERS = System("two-tiers", (GPU,), L2, (HBM, HOST), (PCIE,), (((), (Hop(0, False, PCIE_PS),)),))
 QUANTUM = 4096
 
 
@@ -101,30 +105,101 @@ def one_kernel(launch: Kernel, region: Region, *accesses: Access) -> MemoryTrace
     return MemoryTrace((region,), [(launch, columns(accesses))])
 
 
+# Systems
+
+
+def with_gpu(system: System, **changes: Any) -> System:
+    """A system whose only initiator is changed."""
+    (gpu,) = system.initiators
+    return replace(system, initiators=(replace(gpu, **changes),))
+
+
+def with_tier(system: System, number: int, **changes: Any) -> System:
+    """A system with one tier changed."""
+    tiers = list(system.tiers)
+    tiers[number] = replace(tiers[number], **changes)
+    return replace(system, tiers=tuple(tiers))
+
+
+def with_link(system: System, **changes: Any) -> System:
+    """A system whose only link is changed, but for its latency: that stands in the hops."""
+    (link,) = system.links
+    return replace(system, links=(replace(link, **changes),))
+
+
+def behind(tier: Tier, *links: Link) -> System:
+    """HBM beside the initiator, and a tier behind some links, the initiator's first."""
+    route = tuple(Hop(number, False, link.latency_ps) for number, link in enumerate(links))
+    return System("behind", (GPU,), L2, (HBM, tier), links, (((), route),))
+
+
 def drawn_system(random: Random) -> System:
-    """Tiers: one at the initiator, one behind a link, one behind two."""
-    scale = random.choice((1, 1000))
-    initiator = Initiator(
-        "gpu", random.randint(1, 4), random.choice((64, 1000, 4096, 10**9)),
-        random.choice((0, 5, 1_300)) * scale, random.choice((0, 7)) * scale, 999_983, 3_000_001, 499,
-    )  # fmt: skip
+    """Initiators and tiers anywhere in a tree of nodes: where no requests wait for one another in a ring."""
+    scale, speed = random.choice(((1, 1), (1, 1000), (1000, 1)))  # of times and of rates
+    parents = [random.randrange(node) for node in range(1, random.randint(1, 5))]
+    links = tuple(_drawn_link(random, f"link{i}", scale, speed) for i in range(len(parents)))
+    turned = [random.random() < 0.4 for _ in parents]  # the child is the link's first node
+    switch_ps = [random.choice((0, 0, 3)) * scale for _ in range(len(parents) + 1)]
+
+    def hop(child: int, outward: bool) -> Hop:
+        """The link between a child and its parent, crossed from the parent (outward) or from the child."""
+        link, leads_to = child - 1, child if outward else parents[child - 1]
+        return Hop(link, turned[link] == outward, links[link].latency_ps + switch_ps[leads_to])
+
+    def line(node: int) -> list[int]:
+        """A node and those above it, up to the root."""
+        return [node, *line(parents[node - 1])] if node else [0]
+
+    def route(begin: int, end: int) -> tuple[Hop, ...]:
+        up = [node for node in line(begin) if node not in line(end)]
+        down = [node for node in line(end) if node not in line(begin)]
+        return (*(hop(node, False) for node in up), *(hop(node, True) for node in reversed(down)))
+
+    tiers = tuple(_drawn_tier(random, name, scale, speed) for name in ("near", "far", "farther"))
+    initiators = tuple(_drawn_initiator(random, f"gpu{i}", scale) for i in range(random.randint(1, 3)))
+    homes = [random.randrange(len(switch_ps)) for _ in initiators]
+    places = [random.randrange(len(switch_ps)) for _ in tiers]
     cache = Cache("l2", 1 << 20, random.choice((1_000_000, 777_777)), random.randint(1, 9) * scale)
-    tiers = tuple(_drawn_tier(random, name, scale) for name in ("near", "far", "farther"))
-    links = tuple(
-        Link(
-            f"link{i}", random.choice((1_000_000, 123_457)), 10**7, random.randint(1, 9) * scale,
-            random.choice((1, 2, 5, 64)), random.choice((1, 32, 128)),
-        )
-        for i in range(2)
+    routes = tuple(tuple(route(home, place) for place in places) for home in homes)
+    return System("drawn", initiators, cache, tiers, links, routes)
+
+
+def _drawn_initiator(random: Random, name: str, scale: int) -> Initiator:
+    return Initiator(
+        name, random.randint(1, 4), random.choice((64, 1000, 4096, 10**9)), random.choice((32, 128, 4096)),
+        random.choice((0, 5, 1_300)) * scale, random.choice((0, 7)) * scale, random.choice((0, 11)) * scale,
+        999_983, 3_000_001, 499,
     )  # fmt: skip
-    return System("drawn", initiator, cache, tiers, links, ((), (0,), (0, 1)))
 
 
-def _drawn_tier(random: Random, name: str, scale: int) -> Tier:
-    interleave = random.choice((64, 256, 512))
+def _drawn_pair(random: Random, values: Sequence[int]) -> tuple[int, int]:
+    """Two values, half the time the same."""
+    value = random.choice(values)
+    return value, value if random.random() < 0.5 else random.choice(values)
+
+
+def _drawn_tier(random: Random, name: str, scale: int, speed: int) -> Tier:
+    mbps = _drawn_pair(random, [rate * speed for rate in (1_000_000, 46_000, 99_991)])
+    latency_ps = _drawn_pair(random, [n * scale for n in range(1, 10)])
+    tails = ((), ((300_000, 5 * scale),), ((500_000, 2), (100_000, 90 * scale)))
     return Tier(
-        name, 1 << 40, random.choice((1, 2, 3, 8)), random.choice((1_000_000, 46_000, 99_991)), interleave,
-        random.choice((1, 32, 64)), random.randint(1, 9) * scale, 1 << 40,
+        name, 1 << 40, random.choice((1, 2, 3, 8)), mbps, random.choice((64, 256, 512)),
+        random.choice((1, 32, 64)), latency_ps, 1 << 40,
+        occupancy_ps=_drawn_pair(random, (0, 0, 900, 7 * scale)), queue_depth=random.choice((0, 0, 1, 2, 5)),
+        tail=random.choice(tails), commanded=random.random() < 0.2,
+    )  # fmt: skip
+
+
+def _drawn_link(random: Random, name: str, scale: int, speed: int) -> Link:
+    efficiencies = (
+        (), (), ((64, 300_000),), ((100, 240_000), (1_000, 480_000), (4_000, 1_000_000)),
+        ((50, 900_001), (600, 500_000)),
+    )  # fmt: skip
+    mbps = _drawn_pair(random, [rate * speed for rate in (1_000_000, 123_457, 40_000)])
+    return Link(
+        name, mbps, (10**7, 10**7), random.randint(1, 9) * scale,
+        random.choice((1, 2, 5, 64)), random.choice((1, 3, 64)), random.choice((32, 64, 256)),
+        random.choice((0, 0, 7, 24, 64)), random.random() < 0.3, random.choice(efficiencies),
     )  # fmt: skip
 
 
@@ -161,7 +236,7 @@ def drawn_trace(random: Random, regions: Sequence[Region]) -> MemoryTrace:
 def _drawn_kernel(random: Random, number: int) -> Kernel:
     flops = random.choice((0, 0, 3, 50_000))
     return kernel(
-        number, step=number // 2, stream=random.randrange(2),
+        number, family=random.choice("fg"), step=number // 2, stream=random.randrange(2),
         waits_for=tuple(k for k in range(number) if random.random() < 0.4),
         blocks=random.randint(1, 9), blocks_per_unit=random.randint(1, 3),
         tile_rows=random.randint(1, 9), tile_bytes=random.choice((64, 5000)),
@@ -187,17 +262,29 @@ def _drawn_access(random: Random, launch: Kernel, regions: Sequence[Region]) -> 
     )  # fmt: skip
 
 
-def drawn_case(random: Random) -> tuple[MemoryTrace, System, Memory, int]:
+def drawn_case(random: Random) -> tuple[MemoryTrace, System, Memory, int, dict[str, int], int]:
+    """Arguments of run_both."""
     system = drawn_system(random)
     regions = drawn_regions(random)
     memory = drawn_memory(random, regions, len(system.tiers))
-    return drawn_trace(random, regions), system, memory, random.choice((64, 100, 512, 4096))
+    trace = drawn_trace(random, regions)
+    sent = random.sample(("f", "g", "k0", "k1", "k2"), random.randint(0, 3))
+    run_on = {name: random.randrange(len(system.initiators)) for name in sent}
+    return trace, system, memory, random.choice((64, 100, 512, 4096)), run_on, random.randrange(1 << 40)
 
 
-def run_both(trace: MemoryTrace, system: System, memory: Memory, quantum_bytes: int) -> Outcome:
+def run_both(
+    trace: MemoryTrace,
+    system: System,
+    memory: Memory,
+    quantum_bytes: int = QUANTUM,
+    run_on: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> Outcome:
     """The outcome of both engines; AssertionError names the first field in which they differ."""
-    quick = fast.run(trace, system, memory, quantum_bytes)
-    slow = reference.run(trace, system, memory, quantum_bytes)
+    options = ReplayOptions(quantum_bytes, run_on or {}, seed)
+    quick = fast.run(trace, system, memory, options)
+    slow = reference.run(trace, system, memory, options)
     for name, a, b in zip(Outcome._fields, quick, slow, strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
     return quick
@@ -216,9 +303,9 @@ def gathered(rows: Sequence[int], **changes: Any) -> Access:
     return replace(Access(0, 0, 0, 0, False, 0, len(rows), gather=np.array(rows, np.int64)), **changes)
 
 
-def replayed(trace: MemoryTrace, system: System, tier: int = 0) -> Outcome:
+def replayed(trace: MemoryTrace, system: System, tier: int = 0, **options: Any) -> Outcome:
     """The outcome of both engines with all regions in one tier."""
-    return run_both(trace, system, placed(trace.regions, tier), QUANTUM)
+    return run_both(trace, system, placed(trace.regions, tier), **options)
 
 
 def elapsed_ps(outcome: Outcome, number: int = 0) -> int:
@@ -230,3 +317,15 @@ def one_access_ps(system: System, tier: int, row_bytes: int, write: bool = False
     """Time of one access to one row on an idle machine."""
     trace = one_kernel(kernel(), flat_region(0, 8, row_bytes), Access(0, 0, 0, 0, write, 0, 1))
     return elapsed_ps(replayed(trace, system, tier))
+
+
+def same_row_twice(row_bytes: int, write: bool = False) -> MemoryTrace:
+    """Two requests for one place, issued at once."""
+    launch = kernel(tiles_in_flight=2, tile_bytes=row_bytes)
+    return one_kernel(launch, flat_region(0, 8, row_bytes), gathered([0, 0], write=write))
+
+
+def hundred_rows(row_bytes: int, write: bool = False) -> MemoryTrace:
+    """Up to eight rows at once, one request each."""
+    rows = Access(0, 0, 0, 0, write, 0, 100, worked=True)
+    return one_kernel(kernel(tiles_in_flight=8), flat_region(0, 100, row_bytes), rows)

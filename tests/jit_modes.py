@@ -14,7 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memsim import fast
-from memsim.fast import pack_hardware, replay_segment
+from memsim.fast import replay_segment
+from memsim.fast_pack import pack_hardware
+from memsim.options import ReplayOptions
 from memsim.program import build_program
 from memsim.trace import Access
 
@@ -23,10 +25,11 @@ def planted() -> str:
     """A gather whose list ends too early, past what the reader would let through."""
     region = flat_region(0, 100, 64)
     access = Access(0, 0, 0, 0, False, 0, 3, gather=np.array([1, 2, 3]))
-    program = build_program([(kernel(), columns([access]))], [[]], [True], ONE_TIER.initiator, np.array([64]))
+    launches = [(kernel(), columns([access]))]
+    program = build_program(launches, [[]], [True], ONE_TIER, np.array([64]), {})
     program = program._replace(ops=program.ops._replace(gather_rows=np.zeros(1, np.int64)))
     try:
-        replay_segment(pack_hardware(ONE_TIER, 4096), program, placed([region]), ONE_TIER)
+        replay_segment(pack_hardware(ONE_TIER, ReplayOptions(4096)), program, placed([region]), ONE_TIER)
     except IndexError:
         return "caught"
     return "missed"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 from engine_cases import (
+    GPU,
     HOST,
     ONE_TIER,
     PCIE,
@@ -18,20 +20,23 @@ from engine_cases import (
     one_access_ps,
     one_kernel,
     placed,
+    with_gpu,
+    with_tier,
 )  # fmt: skip
 
+from memsim import bound
 from memsim.bound import Bound, find_bounds
+from memsim.options import ReplayOptions
 from memsim.system import System
 from memsim.trace import Access
 
-ROOMY = dataclasses.replace(
-    TWO_TIERS, initiator=dataclasses.replace(TWO_TIERS.initiator, unit_outstanding_bytes=1 << 20)
-)
+ROOMY = with_gpu(TWO_TIERS, unit_outstanding_bytes=1 << 20)
 
 
-def bound_of(trace: MemoryTrace, system: System = ROOMY, tier: int = 0) -> Bound:
+def bound_of(trace: MemoryTrace, system: System = ROOMY, tier: int = 0, **options: Any) -> Bound:
     memory = placed(trace.regions, tier)
-    return find_bounds(trace, system, memory, 4096, {"f": 0})["f"]  # type: ignore[arg-type]
+    options = {"quantum_bytes": 4096} | options
+    return find_bounds(trace, system, memory, ReplayOptions(**options), {"f": 0})["f"]  # type: ignore[arg-type]
 
 
 def scan(rows: int, **changes: object) -> MemoryTrace:
@@ -82,12 +87,80 @@ def test_tags_bind_where_a_link_has_few() -> None:
     assert bound_of(scan(400), system, tier=1).resource == "pcie tags"
 
 
+def test_credits_bind_writes_where_a_link_has_few_and_tags_do_not() -> None:
+    region = flat_region(0, 400, 1024)
+    access = Access(0, 0, 3, 0, True, 0, 400, spread="even", grain=16, worked=True)
+    trace = one_kernel(kernel(blocks=4, tile_rows=16, tiles_in_flight=8), region, access)
+    link = TWO_TIERS.links[0]
+    for few, resource in (({"credits": 32}, "pcie tags"), ({"tags": 1}, "launch")):
+        system = dataclasses.replace(ROOMY, links=(dataclasses.replace(link, **few),))
+        assert bound_of(trace, system, tier=1).resource == resource
+
+
+@pytest.mark.parametrize(
+    ("changes", "resource"),
+    [
+        ({"queue_depth": 1}, "host queue depth"),
+        ({"occupancy_ps": (1_000_000, 0)}, "host operations"),
+        ({"channel_mbps": (100, 100)}, "host bandwidth"),
+    ],
+)
+def test_what_a_storage_tier_has_least_of_binds(changes: dict[str, Any], resource: str) -> None:
+    region = flat_region(0, 2000, 64)
+    order = np.random.default_rng(0).permutation(2000)
+    access = Access(0, 0, 0, 0, False, 0, 2000, gather=order, worked=True)
+    trace = one_kernel(kernel(tiles_in_flight=64), region, access)
+    system = with_tier(ROOMY, 1, queue_depth=1000, occupancy_ps=(1, 1))
+    shares = bound_of(trace, with_tier(system, 1, **changes), tier=1).shares
+    of_the_tier = {name: share for name, share in shares.items() if name.startswith("host ")}
+    assert of_the_tier.pop(resource) > 0.6
+    assert max(of_the_tier.values()) < 0.1
+
+
+def test_resources_that_a_tier_does_not_have_are_not_asked_for() -> None:
+    names = set(bound_of(scan(64)).shares)
+    assert names >= {"hbm bandwidth", "host bandwidth", "pcie bandwidth", "pcie tags", "latency", "units"}
+    assert not names & {"hbm operations", "hbm queue depth"}
+    both = with_tier(ROOMY, 0, queue_depth=8, occupancy_ps=(0, 5))
+    assert set(bound_of(scan(64), both).shares) - names == {"hbm operations", "hbm queue depth"}
+
+
+def test_places_that_no_request_comes_to_save_nothing_and_are_not_replayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replayed: list[System] = []
+    once = bound.replay_segment
+    monkeypatch.setattr(bound, "replay_segment", lambda *a: replayed.append(a[3]) or once(*a))
+    shares = bound_of(scan(64)).shares
+    assert [shares[f"{name}"] for name in ("host bandwidth", "pcie bandwidth", "pcie tags")] == [0, 0, 0]
+    assert all(system.links == ROOMY.links and system.tiers[1] == ROOMY.tiers[1] for system in replayed[:-6])
+    assert len(replayed) == 1 + len(shares) - 3
+
+
+def test_what_a_slow_request_takes_more_is_latency() -> None:
+    tailed = with_tier(ROOMY, 0, tail=((100_000, 10**9),))
+    assert bound_of(chase(tiles_in_flight=1), tailed, seed=1).shares["latency"] > 0.8
+
+
+def test_a_kernel_is_bound_by_what_binds_it_where_it_runs() -> None:
+    """A scan of the far memory: over the link from the GPU; beside the memory by that, or by set-up."""
+    near = dataclasses.replace(GPU, name="near-memory", unit_outstanding_bytes=1 << 20)
+    hop = dataclasses.replace(ROOMY.routes[0][1][0], flipped=True)
+    routes = (*ROOMY.routes, ((hop,), ()))
+    system = dataclasses.replace(ROOMY, initiators=(*ROOMY.initiators, near), routes=routes)
+    assert bound_of(scan(4_000), system, tier=1).resource == "pcie bandwidth"
+    assert bound_of(scan(4_000), system, tier=1, run_on={"f": 1}).resource == "host bandwidth"
+    slow = dataclasses.replace(near, setup_ps=10**9)
+    system = dataclasses.replace(system, initiators=(*ROOMY.initiators, slow))
+    assert bound_of(scan(4_000), system, tier=1, run_on={"k0": 1}).resource == "block start-up"
+
+
 def test_a_serial_chain_behind_a_link_saves_nine_tenths_of_every_hop() -> None:
     """500 rows one after another: latency there and back over the link is most of each."""
     trace = chase(tiles_in_flight=1, partial_serial=True, partial_region=0)
     bound = bound_of(trace, TWO_TIERS, tier=1)
-    hops_ps = HOST.latency_ps + 2 * PCIE.latency_ps
-    launch_ps = TWO_TIERS.initiator.launch_gap_ps + TWO_TIERS.initiator.graph_launch_ps
+    hops_ps = HOST.latency_ps[0] + 2 * PCIE.latency_ps
+    launch_ps = GPU.launch_gap_ps + GPU.graph_launch_ps
     assert bound.resource == "serial chain"
     expected = 0.9 * 500 * hops_ps / (500 * one_access_ps(TWO_TIERS, 1, 64) + launch_ps)
     assert bound.share == pytest.approx(expected, rel=0.01)
@@ -109,5 +182,6 @@ def test_kernels_that_overlap_have_a_bound_each() -> None:
         (kernel(1, family="b", stream=1), chasing),
     ]
     trace = MemoryTrace((region,), launches)
-    found = find_bounds(trace, ONE_TIER, placed([region]), 4096, {"a": 0, "b": 1})  # type: ignore[arg-type]
+    longest = {"a": 0, "b": 1}
+    found = find_bounds(trace, ONE_TIER, placed([region]), ReplayOptions(4096), longest)  # type: ignore[arg-type]
     assert (found["a"].resource, found["b"].resource) == ("block start-up", "bytes in flight")

@@ -60,7 +60,7 @@ def refused(capsys, arguments: str | list[str]) -> str:
         ("replay a --machine h200-hots", "2 unknown machine 'h200-hots'; did you mean 'h200-host'?"),
         ("replay a --machine ./none.toml", "2 none.toml: no such machine file"),
         ("replay a --quantum 5", "2 '5' is not a size: it has no unit"),
-        ("machines show tpu", "2 unknown machine 'tpu'; choose one of: h200, h200-cxl, h200-host"),
+        ("machines show tpu", "2 unknown machine 'tpu'; choose one of: 8xb300, 8xh200, b200, cxl3-pool"),
         ("trace record kimi-linear -o x", "2 Missing option '--context'"),
         ("trace record kimi-linear --context 1M", "2 Missing option '--output' / '-o'"),
         ("trace record kimi-linear --context 0 -o x", "2 '0' is not a number of tokens"),
@@ -177,16 +177,19 @@ def test_a_traceback_is_shown_when_asked_for(capsys, monkeypatch):
 
 def test_options_reach_the_replay(replayed, capsys):
     words = "replay a.parquet --machine h200-host --place kv=host --place index=hbm --overflow host"
-    assert cli.run([*words.split(), "--engine", "reference", "--quantum", "2 KiB", "--no-bound"]) == 0
+    more = "--engine reference --no-bound --run-on mla=gpu --seed 7"
+    assert cli.run([*words.split(), *more.split(), "--quantum", "2 KiB"]) == 0
     ((trace, system, options),) = replayed
     assert (str(trace), system.name) == ("a.parquet", "h200-host")
     assert callable(options.pop("progress"))
     assert options == {
         "place": ("kv=host", "index=hbm"),
         "overflow": "host",
+        "run_on": ("mla=gpu",),
         "engine": "reference",
         "quantum_bytes": 2048,
         "bound": False,
+        "seed": 7,
     }
     printed = capsys.readouterr()
     assert "kimi-linear, 128K tokens" in printed.out
@@ -197,7 +200,7 @@ def test_the_command_has_the_defaults_of_the_function(replayed, capsys):
     assert cli.run(["replay", "a.parquet"]) == 0
     ((_, system, options),) = replayed
     defaults = {name: it.default for name, it in inspect.signature(REPLAY).parameters.items()}
-    del defaults["trace"], defaults["progress"]
+    del defaults["trace"], defaults["progress"], defaults["overrides"]  # the machine is loaded with them
     assert {**options, "machine": system.name} == {**defaults, "progress": options["progress"]}
 
 
@@ -252,13 +255,14 @@ def test_machines_can_be_listed_and_shown(capsys):
     assert cli.run(["machines", "list"]) == 0
     assert re.search(r"^h200-cxl +hbm host cxl", capsys.readouterr().out, re.MULTILINE)
     assert cli.run(["machines", "list", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["h200", "h200-cxl", "h200-host"]
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)]
+    assert {"h200", "h200-cxl", "8xh200", "gh200", "hbf", "rubin"} <= set(names)
     assert cli.run(["machines", "show", "h200-cxl"]) == 0
     shown = capsys.readouterr().out
-    assert "cxl over pcie and cxl-link" in shown
+    assert re.search(r"cxl +pcie, cxl-link +26\.9 GB/s", shown)
     assert re.search(r"bandwidth +4\.8 TB/s +stated +NVIDIA H200 datasheet", shown)
     assert cli.run(["machines", "show", "h200-cxl", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["routes"]["cxl"] == ["pcie", "cxl-link"]
+    assert json.loads(capsys.readouterr().out)["routes"]["gpu"]["cxl"] == ["pcie", "cxl-link"]
 
 
 def test_models_can_be_listed_and_shown(capsys):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from engine_cases import ONE_TIER, TWO_TIERS, columns, flat_region, kernel, one_kernel, placed
+from engine_cases import ONE_TIER, TWO_TIERS, columns, flat_region, kernel, one_kernel, placed, with_gpu
 
 from memsim import fast, fast_loop, jit, reference
 from memsim.errors import UsageError
 from memsim.limits import MAX_PS, longest_time_ps
+from memsim.options import ReplayOptions
 from memsim.placement import parse_rules, place_regions
 from memsim.program import build_program
 from memsim.trace import Access
@@ -31,7 +31,7 @@ def test_a_long_segment_pauses_so_that_an_interrupt_is_heard(monkeypatch: pytest
         return int(statuses[-1])
 
     monkeypatch.setattr(fast_loop, "run", counted)
-    outcome = fast.run(trace, ONE_TIER, placed([region]), 64)
+    outcome = fast.run(trace, ONE_TIER, placed([region]), ReplayOptions(64))
     assert statuses[0] == fast_loop.PAUSED
     assert statuses[-1] == fast_loop.DONE
     assert outcome.requests[0] == rows
@@ -50,11 +50,10 @@ def test_a_replay_that_might_leave_int64_is_refused(engine: object, changes: dic
     region = flat_region(0, rows, 64)
     launch = kernel(**changes)
     access = Access(0, 0, launch.blocks - 1, 0, False, 0, rows, spread="even", worked=True)
-    gpu = dataclasses.replace(ONE_TIER.initiator, fp32_mflops=1000)
-    system = dataclasses.replace(ONE_TIER, initiator=gpu)
+    system = with_gpu(ONE_TIER, fp32_mflops=1000)
     trace = one_kernel(launch, region, access)
     with pytest.raises(UsageError, match="a clock of picoseconds holds"):
-        engine.run(trace, system, placed([region]), 64)  # type: ignore[attr-defined]
+        engine.run(trace, system, placed([region]), ReplayOptions(64))  # type: ignore[attr-defined]
 
 
 def test_ten_million_tokens_are_far_from_that_limit() -> None:
@@ -63,7 +62,7 @@ def test_ten_million_tokens_are_far_from_that_limit() -> None:
     access = Access(0, 0, 131, 0, False, 0, region.rows, spread="even", grain=64, worked=True)
     memory = placed([region], 1)
     launches = [(launch, columns([access]))]
-    program = build_program(launches, [[]], [True], TWO_TIERS.initiator, memory.regions[:, 0])
+    program = build_program(launches, [[]], [True], TWO_TIERS, memory.regions[:, 0], {})
     assert longest_time_ps(program, memory, TWO_TIERS, 64) < MAX_PS / 1000
 
 

@@ -10,6 +10,8 @@ import pytest
 from engine_cases import (
     GPU,
     HBM,
+    HBM_MBPS,
+    HBM_PS,
     L2,
     ONE_TIER,
     TWO_TIERS,
@@ -24,13 +26,19 @@ from engine_cases import (
     replayed,
     run_both,
     transfer_ps,
+    with_tier,
 )  # fmt: skip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memsim import fast, ledger
 from memsim.fast_state import BUCKETS
+from memsim.limits import longest_time_ps
+from memsim.options import ReplayOptions
 from memsim.placement import Piece, Placement, build_memory
+from memsim.program import build_program
+from memsim.rules import ROW_BYTES
+from memsim.segments import split
 from memsim.system import System
 from memsim.tally import Watched
 from memsim.trace import Access
@@ -39,17 +47,20 @@ from memsim.trace import Access
 @settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
 def test_random_systems_and_traces(random: Random) -> None:
-    trace, system, memory, quantum_bytes = drawn_case(random)
-    outcome = run_both(trace, system, memory, quantum_bytes)
+    trace, system, memory, quantum_bytes, run_on, seed = drawn_case(random)
+    outcome = run_both(trace, system, memory, quantum_bytes, run_on, seed)
     watched = Watched(trace)  # type: ignore[arg-type]
     assert len(list(watched.kernels())) == len(outcome.end_ps)
     ledger.check(outcome, watched.tally.issued, system)
+    (whole,) = split(trace.kernels(), apart=False)
+    row_bytes = memory.regions[:, ROW_BYTES]
+    program = build_program(whole.launches, whole.waits, whole.new_step, system, row_bytes, run_on)
+    assert outcome.end_ps.max() <= longest_time_ps(program, memory, system, quantum_bytes)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_seeded_systems_and_traces(seed: int) -> None:
-    trace, system, memory, quantum_bytes = drawn_case(Random(seed))
-    assert run_both(trace, system, memory, quantum_bytes).end_ps.min() >= 0
+    assert run_both(*drawn_case(Random(seed))).end_ps.min() >= 0
 
 
 def layers(count: int, tier_of_last: int = 0) -> MemoryTrace:
@@ -113,7 +124,7 @@ def test_segments_whose_regions_spill_elsewhere_are_not_taken_for_equal() -> Non
 def test_a_small_request_table_grows_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = layers(2)
     memory = placed(trace.regions)
-    expected = fast.run(trace, TWO_TIERS, memory, 512)
+    expected = fast.run(trace, TWO_TIERS, memory, ReplayOptions(512))  # type: ignore[arg-type]
     monkeypatch.setattr(fast, "_FIRST_REQUESTS", 1)
     for a, b in zip(run_both(trace, TWO_TIERS, memory, 512), expected, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -121,8 +132,7 @@ def test_a_small_request_table_grows_and_changes_nothing(monkeypatch: pytest.Mon
 
 def test_requests_too_far_apart_for_the_wheel_keep_their_order() -> None:
     """A slow tier and a quick one: completions 10^9 buckets apart."""
-    slow = dataclasses.replace(TWO_TIERS.tiers[1], channel_mbps=1, channels=1)
-    system = dataclasses.replace(TWO_TIERS, tiers=(TWO_TIERS.tiers[0], slow))
+    system = with_tier(TWO_TIERS, 1, channel_mbps=(1, 1), channels=1)
     regions = (flat_region(0, 400, 64), flat_region(1, 400, 64))
     accesses = [Access(0, b, b, b % 2, False, 0, 400, worked=True) for b in range(4)]
     trace = MemoryTrace(regions, [(kernel(blocks=4, tiles_in_flight=50, tile_rows=1), columns(accesses))])
@@ -139,11 +149,11 @@ def test_completions_a_whole_wheel_apart_keep_their_order(
     with it; meanwhile another block reads on, and ends long before."""
     shift = 10
     monkeypatch.setattr(fast, "bucket_shift", lambda *_: shift)
-    transfer = transfer_ps(64, HBM.channel_mbps)
-    done_ps = ((HBM.latency_ps + transfer >> shift) + BUCKETS + apart) << shift
-    far = dataclasses.replace(HBM, name="far", latency_ps=done_ps - transfer)
+    transfer = transfer_ps(64, HBM_MBPS)
+    done_ps = ((HBM_PS + transfer >> shift) + BUCKETS + apart) << shift
+    far = dataclasses.replace(HBM, name="far", latency_ps=(done_ps - transfer,) * 2)
     gpu = dataclasses.replace(GPU, launch_gap_ps=0, graph_launch_ps=0)
-    system = System("two", gpu, L2, (HBM, far), (), ((), ()))
+    system = System("two", (gpu,), L2, (HBM, far), (), (((), ()),))
     regions = (flat_region(0, 20, 64), flat_region(1, 8, 64))
     accesses = [
         Access(0, 0, 0, 0, False, 0, 1, worked=True),

@@ -18,10 +18,10 @@ import pytest
 from engine_cases import MemoryTrace, run_both
 
 from memsim import load_machine, open_trace, replay, report_json
+from memsim.options import DEFAULT_QUANTUM_BYTES
 from memsim.placement import build_memory, parse_rules, place_regions
 from memsim.result import Result
 from memsim.route import build_system
-from memsim.simulate import DEFAULT_QUANTUM_BYTES
 from memsim.trace_check import check_trace
 
 GOLDEN = Path(__file__).parent / "golden"

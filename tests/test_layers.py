@@ -14,22 +14,24 @@ ROOT = Path(__file__).parent.parent
 OURS = ("memsim", "workloads", "validation", "hwprofiles")
 
 LAYERS = (  # bottom first
-    {"errors", "jit", "system", "result"},
-    {"units", "trace", "rules", "output", "progress"},
-    {"trace_schema", "unique", "placement", "program", "segments", "profile_schema"},
-    {"fast_state", "limits"},
-    {"trace_batch", "fast_queue", "reference_parts", "profile", "route"},
-    {"trace_rules", "fast_route"},
-    {"trace_read", "trace_write", "fast_pool"},
+    {"errors", "jit", "system", "options", "result"},
+    {"units", "trace", "rules", "output", "progress", "cli_options"},
+    {"trace_schema", "unique", "placement", "program", "segments", "quantity"},
+    {"profile_schema", "fast_state", "limits"},
+    {"trace_batch", "fast_queue", "fast_pack", "reference_parts", "profile", "nodes"},
+    {"trace_rules", "fast_pool", "route"},
+    {"trace_read", "trace_write", "fast_route", "lint", "closed_form", "machine_graph"},
     {"trace_check", "trace_show", "fast_tile", "reference", "recording"},
     {"fast_loop"},
     {"fast"},
     {"tally", "bound", "ledger"},
+    {"summary"},
     {"simulate"},
+    {"kernel"},
     {"report_json"},
     {"report"},
-    {"report_trace", "demo"},
-    {"cli_lists", "cli_trace"},
+    {"report_trace", "demo", "machine_show", "machine_check"},
+    {"cli_lists", "cli_trace", "cli_machines", "cli_kernel", "cli_validate"},
     {"cli"},
     {"__main__"},
 )
@@ -37,7 +39,7 @@ LEVEL = {f"memsim.{name}": level for level, names in enumerate(LAYERS) for name 
 MODULES = sorted(path for path in (ROOT / "memsim").glob("*.py") if path.stem != "__init__")
 
 # What needs torch is fetched by these, inside a function that says what is missing.
-MAY_CALL_WORKLOADS = {"recording", "cli_lists"}
+MAY_CALL_WORKLOADS = {"recording", "cli_lists", "cli_validate", "kernel"}
 WORKLOADS_MAY_IMPORT = {
     "memsim.__version__",
     "memsim.errors",

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
 from random import Random
 
 import numpy as np
 import pytest
 from engine_cases import (
+    GPU,
     HOST,
+    ONE_TIER,
+    PCIE,
+    PCIE_PS,
     TWO_TIERS,
     MemoryTrace,
     columns,
@@ -16,29 +23,34 @@ from engine_cases import (
     kernel,
     placed,
     run_both,
-    transfer_ps,
+    with_link,
+    with_tier,
 )  # fmt: skip
 
 from memsim import fast, ledger
 from memsim.errors import MemsimError
+from memsim.options import ReplayOptions
 from memsim.result import Outcome
+from memsim.system import Hop, System
 from memsim.tally import Watched
 from memsim.trace import Access
+
+ROWS = 90  # of 100 B, two blocks read all of them
 
 
 @pytest.fixture
 def outcome() -> tuple[Outcome, np.ndarray]:
     region = flat_region(0, 100, 100)
-    accesses = [Access(0, 0, 1, 0, False, 0, 90, spread="each"), Access(0, 1, 1, 0, True, 3, 7)]
+    accesses = [Access(0, 0, 1, 0, False, 0, ROWS, spread="each"), Access(0, 1, 1, 0, True, 3, 7)]
     watched = Watched(MemoryTrace((region,), [(kernel(blocks=2), columns(accesses))]))  # type: ignore[arg-type]
-    found = fast.run(watched, TWO_TIERS, placed([region], 1), 512)  # type: ignore[arg-type]
+    found = fast.run(watched, TWO_TIERS, placed([region], 1), ReplayOptions(512))  # type: ignore[arg-type]
     return found, watched.tally.issued
 
 
 def test_a_sound_outcome_passes(outcome: tuple[Outcome, np.ndarray]) -> None:
     ledger.check(*outcome, TWO_TIERS)
     found, issued = outcome
-    assert issued.tolist() == [[2 * 90 * 100, 700]]
+    assert issued.tolist() == [[2 * ROWS * 100, 700]]
     rounding = int((found.moved - found.issued).sum())
     hits = int(found.issued[0, 2].sum())
     assert issued.sum() == hits + found.moved[0, :2].sum() - rounding
@@ -52,6 +64,10 @@ def test_a_sound_outcome_passes(outcome: tuple[Outcome, np.ndarray]) -> None:
         ("moved", (0, 1, 0), 1, "bytes moved summed over kernels"),
         ("moved", (0, 1, 0), -(10**6), "rounding of a region"),
         ("kernel_moved", (0, 3, 0), 64, "bytes over link pcie"),
+        ("kernel_moved", (0, 3, 1), -64, "bytes over link pcie"),
+        ("wire_bytes", (0, 0), -64, "bytes on the wire of link pcie: found .* at least"),
+        ("wire_bytes", (0, 1), -64, "bytes on the wire of link pcie: found .* at least"),
+        ("initiator", (0,), 1, "cache hits of an initiator without a cache"),
         ("end_ps", (0,), -(10**9), "bytes moved by tier|kernels that end"),
         ("latency", (1, 3), 1, "requests completed"),
         ("ready_ps", (0,), 10**12, "kernels that end before they start"),
@@ -66,15 +82,68 @@ def test_a_broken_outcome_is_seen(
         ledger.check(found, issued, TWO_TIERS)
 
 
-def test_the_peak_of_a_tier_is_checked_to_the_picosecond(outcome: tuple[Outcome, np.ndarray]) -> None:
+def check_to_the_picosecond(
+    outcome: tuple[Outcome, np.ndarray], system: System, least_ps: int, message: str
+) -> None:
+    """An outcome of that length passes, and one of a picosecond less does not."""
     found, issued = outcome
-    least_ps = transfer_ps(int(found.moved[:, 1].sum()), HOST.channels * HOST.channel_mbps)
     found.ready_ps[0] = found.start_ps[0] = 0
     found.end_ps[0] = least_ps
-    ledger.check(found, issued, TWO_TIERS)
+    ledger.check(found, issued, system)
     found.end_ps[0] = least_ps - 1
-    with pytest.raises(MemsimError, match="bytes moved by tier host"):
-        ledger.check(found, issued, TWO_TIERS)
+    with pytest.raises(MemsimError, match=message):
+        ledger.check(found, issued, system)
+
+
+@pytest.mark.parametrize(("read_mbps", "write_mbps"), [(30_000, 30_000), (30_000, 10_000), (10_000, 7)])
+def test_what_a_tier_reads_and_writes_must_fit_into_the_time(
+    outcome: tuple[Outcome, np.ndarray], read_mbps: int, write_mbps: int
+) -> None:
+    system = with_link(with_tier(TWO_TIERS, 1, channel_mbps=(read_mbps, write_mbps)), mbps=(10**9, 10**9))
+    read, written = (int(n) for n in outcome[0].moved[0, 1])
+    least_ps = Fraction(read * 10**6, read_mbps * HOST.channels)
+    least_ps += Fraction(written * 10**6, write_mbps * HOST.channels)
+    check_to_the_picosecond(outcome, system, ceil(least_ps), "bytes moved by tier host")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("mbps", [(10, 10**6), (10**6, 10), (10, 10)])
+def test_neither_way_of_a_link_exceeds_its_rate_nor_both_of_a_shared_one(
+    outcome: tuple[Outcome, np.ndarray], mbps: tuple[int, int], shared: bool
+) -> None:
+    system = with_link(TWO_TIERS, mbps=mbps, shared=shared)
+    ways_ps = [Fraction(int(n) * 10**6, rate) for n, rate in zip(outcome[0].wire_bytes[0], mbps, strict=True)]
+    least_ps = ceil(sum(ways_ps) if shared else max(ways_ps))
+    check_to_the_picosecond(outcome, system, least_ps, "bytes on the wire of link pcie: .* ps take")
+
+
+def test_every_request_of_a_tier_keeps_a_channel_for_its_occupancy(
+    outcome: tuple[Outcome, np.ndarray],
+) -> None:
+    system = with_tier(TWO_TIERS, 1, occupancy_ps=(10**9, 2 * 10**9))
+    requests = int(outcome[0].latency[1].sum())
+    least_ps = ceil(Fraction(requests * 10**9, HOST.channels))
+    check_to_the_picosecond(outcome, system, least_ps, "requests served by tier host")
+
+
+def test_links_are_checked_by_the_route_of_the_initiator() -> None:
+    """The second initiator crosses the link from its other end, or not at all."""
+    region = flat_region(0, 8, 64)
+    accesses = [Access(0, 0, 0, 0, write, row, 1) for row, write in enumerate((False, True, True))]
+    trace, issued = MemoryTrace((region,), [(kernel(), columns(accesses))]), np.array([[64, 2 * 64]])
+    ways: dict[str, tuple[Hop, ...]] = {
+        "straight": (Hop(0, False, PCIE_PS),), "turned": (Hop(0, True, PCIE_PS),), "none": ()
+    }  # fmt: skip
+    for name, route in ways.items():
+        system = replace(
+            ONE_TIER, initiators=(GPU, GPU), links=(PCIE,), routes=((ways["straight"],), (route,))
+        )
+        found = run_both(trace, system, placed([region]), run_on={"f": 1})
+        ledger.check(found, issued, system)
+        for other in ways.keys() - {name}:
+            wrong = replace(system, routes=(system.routes[0], (ways[other],)))
+            with pytest.raises(MemsimError, match="bytes over link pcie"):
+                ledger.check(found, issued, wrong)
 
 
 def test_unique_and_issued_bytes_are_tallied_by_kind() -> None:
@@ -88,8 +157,8 @@ def test_unique_and_issued_bytes_are_tallied_by_kind() -> None:
 
 @pytest.mark.parametrize("seed", [3, 4])
 def test_bytes_are_conserved_on_drawn_cases(seed: int) -> None:
-    trace, system, memory, quantum_bytes = drawn_case(Random(seed))
-    outcome = run_both(trace, system, memory, quantum_bytes)
+    trace, system, *rest = drawn_case(Random(seed))
+    outcome = run_both(trace, system, *rest)
     watched = Watched(trace)  # type: ignore[arg-type]
     assert list(watched.kernels())
     ledger.check(outcome, watched.tally.issued, system)

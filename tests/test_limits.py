@@ -7,14 +7,22 @@ import dataclasses
 import numpy as np
 import pytest
 from engine_cases import (
+    GPU,
     HBM,
+    HBM_MBPS,
+    HBM_PS,
     HOST,
+    HOST_MBPS,
+    HOST_PS,
     L2,
     ONE_TIER,
     PCIE,
+    PCIE_MBPS,
+    PCIE_PS,
     QUANTUM,
     TWO_TIERS,
     MemoryTrace,
+    behind,
     columns,
     elapsed_ps,
     flat_region,
@@ -22,8 +30,12 @@ from engine_cases import (
     one_access_ps,
     one_kernel,
     placed,
+    replayed,
     run_both,
     transfer_ps,
+    with_gpu,
+    with_link,
+    with_tier,
 )  # fmt: skip
 
 from memsim.placement import Piece, Placement, build_memory
@@ -36,7 +48,7 @@ from memsim.trace import Access, Kernel
 @pytest.mark.parametrize("row_bytes", [1, 32, 64, 512])
 def test_idle_read_of_the_near_tier_takes_latency_and_transfer(row_bytes: int) -> None:
     moved = -(-row_bytes // 32) * 32
-    assert one_access_ps(ONE_TIER, 0, row_bytes) == HBM.latency_ps + transfer_ps(moved, HBM.channel_mbps)
+    assert one_access_ps(ONE_TIER, 0, row_bytes) == HBM_PS + transfer_ps(moved, HBM_MBPS)
 
 
 @pytest.mark.parametrize("write", [False, True])
@@ -44,10 +56,10 @@ def test_idle_read_of_the_near_tier_takes_latency_and_transfer(row_bytes: int) -
 def test_idle_access_behind_a_link_takes_the_sum_of_its_hops(write: bool, row_bytes: int) -> None:
     """The tier moves a whole transaction of 64 B, and so does the link."""
     hops = [
-        2 * PCIE.latency_ps,
-        transfer_ps(64, PCIE.mbps),
-        transfer_ps(64, HOST.channel_mbps),
-        HOST.latency_ps,
+        2 * PCIE_PS,
+        transfer_ps(64, PCIE_MBPS),
+        transfer_ps(64, HOST_MBPS),
+        HOST_PS,
     ]
     assert one_access_ps(TWO_TIERS, 1, row_bytes, write) == sum(hops)
 
@@ -57,18 +69,17 @@ def test_a_request_over_several_channels_ends_with_its_last_piece() -> None:
     region = flat_region(0, 8, 656)
     trace = one_kernel(kernel(), region, Access(0, 0, 0, 0, False, 1, 1))
     took = elapsed_ps(run_both(trace, ONE_TIER, placed([region]), QUANTUM))
-    assert took == HBM.latency_ps + transfer_ps(384, HBM.channel_mbps)  # 656..1023 rounded to 640..1024
+    assert took == HBM_PS + transfer_ps(384, HBM_MBPS)  # 656..1023 rounded to 640..1024
 
 
 def stream(system: System, tier: int, rows: int = 10_000, write: bool = False) -> Outcome:
     region = flat_region(0, rows, 4096)
     launch = kernel(blocks=4, tile_rows=1, tiles_in_flight=16)
     trace = one_kernel(launch, region, Access(0, 0, 3, 0, write, 0, rows, spread="even", worked=True))
-    roomy = dataclasses.replace(system.initiator, unit_outstanding_bytes=1 << 20)
-    return run_both(trace, dataclasses.replace(system, initiator=roomy), placed([region], tier), QUANTUM)
+    return replayed(trace, with_gpu(system, unit_outstanding_bytes=1 << 20), tier)
 
 
-@pytest.mark.parametrize(("tier", "mbps"), [(0, 8 * 46_000), (1, PCIE.mbps)])
+@pytest.mark.parametrize(("tier", "mbps"), [(0, 8 * 46_000), (1, PCIE_MBPS)])
 @pytest.mark.parametrize("write", [False, True])
 def test_a_stream_reaches_the_bandwidth_of_its_narrowest_place(tier: int, mbps: int, write: bool) -> None:
     rows = 10_000 if tier == 0 else 4_000
@@ -77,8 +88,30 @@ def test_a_stream_reaches_the_bandwidth_of_its_narrowest_place(tier: int, mbps: 
     assert took > transfer_ps(rows * 4096, mbps)
 
 
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize(
+    ("near_mbps", "far_mbps", "channel_mbps", "least_mbps"),
+    [
+        (40_000, 60_000, 30_000, 40_000 * 128 / (128 + 24)),
+        (60_000, 40_000, 30_000, 40_000 * 128 / (128 + 16)),
+        (60_000, 60_000, 10_000, 4 * 10_000),
+    ],
+)
+def test_a_path_reaches_the_least_bandwidth_of_its_links_and_its_tier(
+    near_mbps: int, far_mbps: int, channel_mbps: int, least_mbps: float, write: bool
+) -> None:
+    """Of a link what packets of 128 B leave for data: headers of 24 B on the near one, of 16 B on the far."""
+    roomy = dataclasses.replace(PCIE, tags=10**4, credits=10**4)
+    near = dataclasses.replace(roomy, mbps=(near_mbps, near_mbps), header_bytes=24)
+    far = dataclasses.replace(roomy, mbps=(far_mbps, far_mbps), header_bytes=16)
+    system = behind(dataclasses.replace(HOST, channel_mbps=(channel_mbps, channel_mbps)), near, far)
+    took = elapsed_ps(stream(system, 1, 3000, write))
+    idle_ps = one_access_ps(system, 1, 4096, write)
+    assert took == pytest.approx(idle_ps + 2999 * 4096 * 1e6 / least_mbps, rel=0.005)
+
+
 def test_twice_the_bandwidth_halves_a_bandwidth_bound_kernel() -> None:
-    wide = dataclasses.replace(ONE_TIER, tiers=(dataclasses.replace(HBM, channel_mbps=92_000),))
+    wide = with_tier(ONE_TIER, 0, channel_mbps=(92_000, 92_000))
     assert elapsed_ps(stream(wide, 0)) == pytest.approx(elapsed_ps(stream(ONE_TIER, 0)) / 2, rel=0.01)
 
 
@@ -112,12 +145,12 @@ def test_littles_law_binds_a_kernel_with_few_bytes_in_flight() -> None:
 
 def test_the_units_outstanding_bytes_bind_before_the_kernels_window() -> None:
     """One unit may have 4 KiB out, the kernel would have 64 KiB: 4 KiB per idle latency."""
-    small = dataclasses.replace(ONE_TIER.initiator, units=1, unit_outstanding_bytes=4096)
+    small = with_gpu(ONE_TIER, units=1, unit_outstanding_bytes=4096)
     region = flat_region(0, 4000, 64)
     launch = kernel(tile_rows=64, tiles_in_flight=16)
     gather = np.arange(4000)[::-1]
     trace = one_kernel(launch, region, Access(0, 0, 0, 0, False, 0, 4000, gather=gather, worked=True))
-    outcome = run_both(trace, dataclasses.replace(ONE_TIER, initiator=small), placed([region]), QUANTUM)
+    outcome = replayed(trace, small)
     rounds = 4000 * 64 / 4096
     assert elapsed_ps(outcome) == pytest.approx(rounds * one_access_ps(ONE_TIER, 0, 64), rel=0.03)
     assert outcome.units_waiting_ps[0] > 0
@@ -125,7 +158,7 @@ def test_the_units_outstanding_bytes_bind_before_the_kernels_window() -> None:
 
 def test_a_links_tags_bind_a_remote_read() -> None:
     """Eight tags of 128 B: 1 KiB per idle latency of the route."""
-    system = dataclasses.replace(TWO_TIERS, links=(dataclasses.replace(PCIE, tags=8),))
+    system = with_link(TWO_TIERS, tags=8)
     region = flat_region(0, 4000, 128)
     launch = kernel(blocks=4, tile_rows=1, tiles_in_flight=64)
     trace = one_kernel(launch, region, Access(0, 0, 3, 0, False, 0, 4000, spread="even", worked=True))
@@ -212,7 +245,7 @@ def test_launches_cost_their_gap_and_a_step_its_graph() -> None:
         for i in range(4)
     ]
     outcome = run_both(MemoryTrace((region,), launches), ONE_TIER, placed([region]), QUANTUM)
-    gap, graph = ONE_TIER.initiator.launch_gap_ps, ONE_TIER.initiator.graph_launch_ps
+    gap, graph = GPU.launch_gap_ps, GPU.graph_launch_ps
     assert (outcome.start_ps - outcome.ready_ps).tolist() == [gap + graph, gap, gap + graph, gap]
     assert outcome.ready_ps[1:].tolist() == outcome.end_ps[:-1].tolist()
 
@@ -230,15 +263,14 @@ def test_a_block_without_work_takes_its_startup_and_drain_or_a_picosecond() -> N
 
 def test_two_tiers_in_proportion_to_their_bandwidths_reach_the_sum() -> None:
     """Without links: a near tier of 368 GB/s and one of 120 GB/s, rows dealt 368 : 120."""
-    tiers = (HBM, dataclasses.replace(HOST, latency_ps=345_000))
-    system = dataclasses.replace(ONE_TIER, tiers=tiers, routes=((), ()))
-    roomy = dataclasses.replace(system.initiator, unit_outstanding_bytes=1 << 20)
+    tiers = (HBM, dataclasses.replace(HOST, latency_ps=HBM.latency_ps))
+    system = dataclasses.replace(ONE_TIER, tiers=tiers, routes=(((), ()),))
     region = flat_region(0, 64 * 610, 1024)
     launch = kernel(blocks=4, tile_rows=16, tiles_in_flight=64)
     access = Access(0, 0, 3, 0, False, 0, region.rows, spread="even", grain=64, worked=True)
     memory = build_memory([region], Placement(((Piece(region.rows, ((0, 368), (1, 120))),),), ()))
     trace = one_kernel(launch, region, access)
-    outcome = run_both(trace, dataclasses.replace(system, initiator=roomy), memory, QUANTUM)
+    outcome = run_both(trace, with_gpu(system, unit_outstanding_bytes=1 << 20), memory)
     assert elapsed_ps(outcome) == pytest.approx(transfer_ps(region.bytes, 488_000), rel=0.01)
 
 
@@ -251,8 +283,7 @@ def test_a_wider_machine_is_never_slower_on_a_plain_stream(retire: str) -> None:
     )
     times = []
     for factor in (1, 2, 4):
-        tier = dataclasses.replace(HBM, channel_mbps=HBM.channel_mbps * factor)
-        system = dataclasses.replace(ONE_TIER, tiers=(tier,))
+        system = with_tier(ONE_TIER, 0, channel_mbps=(HBM_MBPS * factor,) * 2)
         times.append(elapsed_ps(run_both(trace, system, placed([region]), QUANTUM)))
     assert times == sorted(times, reverse=True)
     assert times[0] > times[-1]

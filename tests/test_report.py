@@ -123,7 +123,7 @@ def test_a_nan_is_never_written(result):
 def test_inputs_hold_the_machine_with_its_sources(result):
     system = build_system(load_machine("h200-host"))
     document = report_json.inputs(system, {"place": ("kv=host",), "overflow": "refuse"}, {"model": "m"})
-    assert document["machine"]["routes"] == {"hbm": [], "host": ["pcie"]}
+    assert document["machine"]["routes"]["gpu"] == {"hbm": [], "host": ["pcie"]}
     assert document["options"]["place"] == ["kv=host"]
     assert {
         "path": "tier.hbm.bandwidth",

@@ -7,7 +7,16 @@ from random import Random
 
 import numpy as np
 import pytest
-from engine_cases import columns, drawn_memory, drawn_regions, flat_region, kernel, paged_region, placed
+from engine_cases import (
+    ONE_TIER,
+    columns,
+    drawn_memory,
+    drawn_regions,
+    flat_region,
+    kernel,
+    paged_region,
+    placed,
+)  # fmt: skip
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,10 +25,10 @@ from memsim.placement import Piece, Placement, build_memory
 from memsim.program import build_program
 from memsim.result import LATENCY_BUCKETS
 from memsim.rules import Memory, Ops
-from memsim.system import Initiator
 from memsim.trace import Access, Kernel, Region
 
-GPU = Initiator("gpu", 1, 1, 0, 0, 1, 1, 1)
+POINTS = np.array([[1, 1], [65_536, 240_000], [131_072, 480_000], [1 << 20, 400_000], [9, 9]])
+TAIL = np.array([[7, 7], [10_000, 30], [100, 2_000]])
 
 
 @given(st.integers(1, 10**12), st.integers(1, 10**7))
@@ -27,6 +36,17 @@ def test_service_is_the_exact_quotient(work: int, rate: int) -> None:
     whole_ps, rest = rules.service_ps(work, rate)
     assert Fraction(whole_ps) + Fraction(rest, rate) == Fraction(work * 10**6, rate)
     assert 0 <= rest < rate
+
+
+@pytest.mark.parametrize(
+    ("occupancy_ps", "expected"),
+    [(0, (2_340_571, 750)), (2_340_571, (2_340_571, 750)), (2_340_572, (2_340_572, 0)), (10**7, (10**7, 0))],
+)
+def test_a_piece_takes_its_transfer_or_the_occupancy_if_that_is_longer(
+    occupancy_ps: int, expected: tuple[int, int]
+) -> None:
+    """4,096 B at 1,750 x 10^6 B/s: 2,340,571 ps and 750 / 1,750."""
+    assert rules.piece_service_ps(4096, 1750, occupancy_ps) == expected
 
 
 @given(st.integers(0, 10**9), st.integers(1, 10**5), st.sampled_from([1, 32, 64, 4096]))
@@ -68,6 +88,69 @@ def test_requests_add_up_and_are_cut_at_multiples_of_the_quantum(
     assert sum(sizes) == span - left
 
 
+@pytest.mark.parametrize(("nbytes", "packets"), [(1, 1), (128, 1), (129, 2), (4096, 32)])
+def test_packets_are_full_but_for_the_last(nbytes: int, packets: int) -> None:
+    assert rules.packets(nbytes, 128) == packets
+
+
+@given(st.integers(0, 10**5), st.integers(1, 10**4), st.sampled_from([64, 512]))
+def test_pieces_are_counted_as_they_are_cut(offset: int, nbytes: int, interleave_bytes: int) -> None:
+    at, left, found = offset, nbytes, 0
+    while left:
+        piece = rules.piece_bytes(at, left, interleave_bytes)
+        at, left, found = at + piece, left - piece, found + 1
+    assert rules.pieces_of(offset, nbytes, interleave_bytes) == found
+
+
+@pytest.mark.parametrize(
+    ("span_bytes", "share"),
+    [
+        (1, 3), (656, 2_402), (32_768, 120_000), (65_536, 240_000), (65_537, 240_003), (98_304, 360_000),
+        (131_072, 480_000), (589_824, 440_000), (1 << 20, 400_000), (1 << 40, 400_000),
+    ],
+)  # fmt: skip
+def test_a_transfers_share_is_linear_between_the_points_of_its_link(span_bytes: int, share: int) -> None:
+    """Below the first in proportion; above the last as there."""
+    assert rules.transfer_share(POINTS, 1, 4, span_bytes) == share
+
+
+def test_no_transfer_is_stretched_without_end() -> None:
+    points = np.array([[1 << 30, 1_000]])
+    assert rules.transfer_share(points, 0, 1, 64) == 1
+    assert rules.stretched(64, 1) == 64_000_000
+
+
+@given(st.integers(1, 10**12), st.integers(1, 1_000_000))
+def test_stretched_bytes_are_rounded_up(nbytes: int, share: int) -> None:
+    booked = rules.stretched(nbytes, share)
+    assert (booked - 1) * share < nbytes * 1_000_000 <= booked * share
+
+
+def test_a_tails_steps_are_reached_as_often_as_they_say() -> None:
+    """A hundredth takes 30 ps more, of which a hundredth takes 2,000; the draws of blocks, requests, kernels
+    and seeds are apart. Within four standard errors."""
+    draws = 40_000
+    seen = []
+    for changed in range(4):
+        places = np.zeros((draws, 4), np.int64)
+        places[:, changed] = np.arange(draws)
+        found = np.array([rules.tail_ps(TAIL, 1, 3, *(int(x) for x in place)) for place in places])
+        assert set(found) <= {0, 30, 2_000}
+        assert int((found >= 30).sum()) == pytest.approx(draws / 100, abs=4 * (draws / 100) ** 0.5)
+        assert int((found == 2_000).sum()) <= draws / 10_000 + 4 * (draws / 10_000) ** 0.5
+        seen.append(tuple(np.flatnonzero(found)))
+    assert len(set(seen)) == 4
+
+
+def test_slow_requests_do_not_follow_each_other() -> None:
+    """Half of all: of two neighbours both are slow a quarter of the time, and so are two one block apart."""
+    half = np.array([[500_000, 1]])
+    drawn = np.array([[rules.tail_ps(half, 0, 1, 5, 1, b, n) for n in range(200)] for b in range(200)])
+    assert drawn.mean() == pytest.approx(0.5, abs=0.01)
+    for both in (drawn[:, 1:] & drawn[:, :-1], drawn[1:] & drawn[:-1]):
+        assert both.mean() == pytest.approx(0.25, abs=0.01)
+
+
 def test_latency_buckets_hold_what_their_floor_says() -> None:
     edges = [rules.bucket_floor_ps(b) for b in range(300)]
     assert edges == sorted(set(edges))
@@ -96,10 +179,8 @@ def spans(region: Region, memory: Memory, access: Access, launch: Kernel) -> lis
 
 
 def ops_of(launch: Kernel, region: Region, *accesses: Access) -> Ops:
-    program = build_program(
-        [(launch, columns(accesses))], [[]], [True], GPU, np.array([region.row_bytes] * (region.id + 1))
-    )
-    return program.ops
+    row_bytes = np.array([region.row_bytes] * (region.id + 1))
+    return build_program([(launch, columns(accesses))], [[]], [True], ONE_TIER, row_bytes, {}).ops
 
 
 def test_rows_back_to_back_are_one_span() -> None:

@@ -11,19 +11,25 @@ import pytest
 from engine_cases import (
     GPU,
     HBM,
-    HOST,
-    PCIE,
+    HBM_MBPS,
+    HBM_PS,
+    HOST_MBPS,
+    HOST_PS,
+    PCIE_MBPS,
+    PCIE_PS,
     TWO_TIERS,
     flat_region,
     gathered,
     kernel,
     one_access_ps,
     transfer_ps,
+    with_link,
 )  # fmt: skip
 
 from memsim.errors import DoesNotFit, TraceError, UsageError
 from memsim.result import Result
-from memsim.simulate import percentiles_ps, replay
+from memsim.simulate import replay
+from memsim.summary import percentiles_ps
 from memsim.system import Input, System
 from memsim.trace import Access, Kernel, Region
 from memsim.trace_write import TraceWriter
@@ -89,7 +95,7 @@ def test_steps_add_up_and_pay_their_graph_launch(trace: Path, system: System) ->
     assert result.step_ps[0] == result.step_ps[1]
     (family,) = result.families
     assert family.kernels == 2 * LAYERS
-    assert result.total_ps == family.time_ps + 2 * system.initiator.graph_launch_ps
+    assert result.total_ps == family.time_ps + 2 * GPU.graph_launch_ps
     assert result.tpot_ps == result.step_ps[0]  # never divided by the batch
 
 
@@ -109,15 +115,15 @@ def test_engines_give_equal_results(trace: Path, system: System) -> None:
 @pytest.mark.parametrize(
     ("place", "link_mbps", "latency_ps", "slowest", "mbps"),
     [
-        ([], PCIE.mbps, HBM.latency_ps, "hbm", 8 * HBM.channel_mbps),
-        (["kv=host"], PCIE.mbps, HOST.latency_ps + 2 * PCIE.latency_ps, "pcie", PCIE.mbps),
-        (["kv=host"], 10**6, HOST.latency_ps + 2 * PCIE.latency_ps, "host", 4 * HOST.channel_mbps),
+        ([], PCIE_MBPS, HBM_PS, "hbm", 8 * HBM_MBPS),
+        (["kv=host"], PCIE_MBPS, HOST_PS + 2 * PCIE_PS, "pcie", PCIE_MBPS),
+        (["kv=host"], 10**6, HOST_PS + 2 * PCIE_PS, "host", 4 * HOST_MBPS),
     ],
 )
 def test_the_naive_time_is_launch_latency_and_the_division_of_the_slowest_place(
     trace: Path, system: System, place: list[str], link_mbps: int, latency_ps: int, slowest: str, mbps: int
 ) -> None:
-    machine = dataclasses.replace(system, links=(dataclasses.replace(PCIE, mbps=link_mbps),))
+    machine = with_link(system, mbps=(link_mbps, link_mbps))
     (family,) = replay(trace, machine, place=place, bound=False).families
     one_ps = GPU.launch_gap_ps + latency_ps + ROWS * 1152 * 1_000_000 // mbps
     assert family.naive_ps == 2 * LAYERS * one_ps
@@ -129,11 +135,11 @@ def test_the_two_directions_of_a_link_do_not_add_up(tmp_path: Path) -> None:
     rows = [gathered(range(512)), gathered(range(512), write=True)]
     path = written(tmp_path / "both.parquet", {}, [flat_region(0, 512, 4096)], kernel(), *rows)
     result = replay(path, TWO_TIERS, place=["kv=host"], bound=False)
-    one_way_ps = 512 * 4096 * 1_000_000 // PCIE.mbps
+    one_way_ps = 512 * 4096 * 1_000_000 // PCIE_MBPS
     (family,), (link,) = result.families, result.links
     assert link.busy_ps == one_way_ps
     assert family.naive_place == "pcie"
-    assert family.naive_ps == GPU.launch_gap_ps + HOST.latency_ps + 2 * PCIE.latency_ps + one_way_ps
+    assert family.naive_ps == GPU.launch_gap_ps + HOST_PS + 2 * PCIE_PS + one_way_ps
 
 
 def same_row_twice(path: Path) -> Path:
@@ -144,7 +150,7 @@ def same_row_twice(path: Path) -> Path:
 
 def test_a_links_wait_includes_the_wait_for_its_tags(tmp_path: Path) -> None:
     """Tags for one request: the second waits until the first is complete, and then for nothing."""
-    scarce = dataclasses.replace(TWO_TIERS, links=(dataclasses.replace(PCIE, tags=512 // PCIE.tag_bytes),))
+    scarce = with_link(TWO_TIERS, tags=512 // GPU.request_bytes)
     path = same_row_twice(tmp_path / "twice.parquet")
     (link,) = replay(path, scarce, place=["kv=host"], bound=False).links
     assert link.waiting_ps == one_access_ps(TWO_TIERS, 1, 512)
@@ -152,10 +158,10 @@ def test_a_links_wait_includes_the_wait_for_its_tags(tmp_path: Path) -> None:
 
 def test_a_links_wait_includes_the_wait_for_its_wire(tmp_path: Path) -> None:
     """The host's two channels let the second request go one piece of 256 B after the first."""
-    slow = dataclasses.replace(TWO_TIERS, links=(dataclasses.replace(PCIE, mbps=10_000),))
+    slow = with_link(TWO_TIERS, mbps=(10_000, 10_000))
     path = same_row_twice(tmp_path / "twice.parquet")
     (link,) = replay(path, slow, place=["kv=host"], bound=False).links
-    gap_ps = transfer_ps(512, HOST.channel_mbps) - transfer_ps(256, HOST.channel_mbps)
+    gap_ps = transfer_ps(512, HOST_MBPS) - transfer_ps(256, HOST_MBPS)
     assert link.waiting_ps == transfer_ps(512, 10_000) - gap_ps
 
 

@@ -33,7 +33,7 @@ WORK = {"flops_per_tile": WORK_PS * GPU.bf16_mflops // 10**6, "flops_unit": "bf1
 
 
 def program(launch: Kernel, *accesses: Access, row_bytes: int = 64) -> Program:
-    return build_program([(launch, columns(accesses))], [[]], [True], GPU, np.array([row_bytes]))
+    return build_program([(launch, columns(accesses))], [[]], [True], ONE_TIER, np.array([row_bytes]), {})
 
 
 def test_a_tile_holds_whole_rows_or_as_many_as_the_kernel_works_at_once() -> None:
@@ -81,7 +81,7 @@ def test_a_partial_tile_pays_the_arithmetic_of_a_full_one() -> None:
     launch = kernel(tile_rows=2, tiles_in_flight=2, retire="in_order", **WORK)
     trace = one_kernel(launch, ROWS, Access(0, 0, 0, 0, False, 0, 3, worked=True))
     took = elapsed_ps(replayed(trace, ONE_TIER))
-    assert took == HBM.latency_ps + transfer_ps(2 * 64, HBM.channel_mbps) + 2 * WORK_PS
+    assert took == HBM.latency_ps[0] + transfer_ps(2 * 64, HBM.channel_mbps[0]) + 2 * WORK_PS
 
 
 def test_in_order_a_tile_without_arithmetic_ends_no_earlier_than_the_one_before() -> None:

@@ -1,0 +1,39 @@
+"""Options that several commands share, each spelt once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Machine = Annotated[str, typer.Option("--machine", help="A machine's name, or the path of a .toml file.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="GROUP.NAME.KEY=VALUE",
+        help='Change a number of the machine: --set link.pcie.bandwidth="128 GB/s". May be repeated.',
+    ),
+]
+RunOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--run-on",
+        metavar="FAMILY=WHERE",
+        help="Run a kernel family on another initiator of the machine, or on the one beside a tier: "
+        "dsa-index=cxl. May be repeated.",
+    ),
+]
+Place = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--place",
+        metavar="WHAT=TIER",
+        help="Put a region kind, a region or layer:A-B into a tier: kv=host, or kv=hbm:3,host:1. "
+        "May be repeated; what is not named goes to the machine's first tier.",
+    ),
+]
+Seed = Annotated[
+    int | None, typer.Option(help="Draw slow requests of tiers that have a tail; without it none is slow.")
+]

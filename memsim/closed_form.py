@@ -1,0 +1,208 @@
+"""Closed forms of a machine: one request on an idle machine, a stream by Little's law.
+
+A `Way` (who reads or writes which tier) enters, times and rates leave. They are what `machine_check`
+expects of a replay; the engines know nothing of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from memsim.options import DEFAULT_QUANTUM_BYTES
+from memsim.route import path_bandwidth, tier_mbps
+from memsim.rules import packets, rounded_bytes, stretched, transfer_share
+from memsim.system import Hop, Initiator, Link, System, Tier
+
+TILE_BYTES = 2 * DEFAULT_QUANTUM_BYTES
+EXACT = 0.005  # how near a stream comes to its path's bandwidth where there is plenty in flight
+# What is plenty: requests in flight, in what Little's law needs, where answers and requests take turns on one
+# medium (elsewhere the more the busier the tier is); bytes in flight, in stripes, where the tier is busy.
+SHARED_PLENTY, STRIPES, BUSY = 4, 8, 0.5
+CHANCE = 0.9  # of the bound below which no network of queues falls: requests do not meet at random
+
+
+@dataclass(frozen=True)
+class Way:
+    """Reads or writes of a tier by an initiator."""
+
+    system: System
+    initiator: int
+    tier: int
+    write: bool = False
+
+    @property
+    def runner(self) -> Initiator:
+        """Who reads or writes."""
+        return self.system.initiators[self.initiator]
+
+    @property
+    def holder(self) -> Tier:
+        """What is read or written."""
+        return self.system.tiers[self.tier]
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        """The route, outward."""
+        return self.system.routes[self.initiator][self.tier]
+
+    @property
+    def part(self) -> str:
+        """The tier, and who reads it if that is not the first initiator."""
+        return f"{self.holder.name} by {self.runner.name}" if self.initiator else self.holder.name
+
+    @property
+    def request_bytes(self) -> int:
+        """Requests of a stream: the usual quantum, or the tier's unit where that is larger."""
+        return max(DEFAULT_QUANTUM_BYTES, self.holder.unit_bytes)
+
+    @property
+    def span_bytes(self) -> int:
+        """A tile of a stream: as long as its links need it to reach their rates, in whole requests."""
+        links = [self.system.links[hop.link] for hop in self.hops]
+        longest = max([TILE_BYTES, *(link.efficiency[-1][0] for link in links if link.efficiency)])
+        return -(-longest // self.request_bytes) * self.request_bytes
+
+    @property
+    def stripe_bytes(self) -> int:
+        """Bytes that lie on all channels once."""
+        return self.holder.channels * self.holder.interleave_bytes
+
+
+class Limit(NamedTuple):
+    """At most so many requests of a stream are between two points, `trip_ps` apart on an idle machine."""
+
+    name: str
+    requests: int
+    trip_ps: int
+
+
+class Expected(NamedTuple):
+    """Bandwidth that is expected [10^6 bytes/s], from and to, and what binds it.
+
+    exact  there is plenty in flight: it is the bandwidth of the path
+    """
+
+    least_mbps: float
+    most_mbps: float
+    bound: str
+    exact: bool
+
+
+def round_trip_ps(way: Way, nbytes: int, span_bytes: int, begin: int = 0) -> int:
+    """Time of one aligned request on an idle machine, from hop `begin` outward and back [ps].
+
+    span_bytes  of the span that it was cut from
+    """
+    moved = _moved(way, nbytes)
+    total_ps = way.holder.latency_ps[way.write] + _served_ps(way, nbytes)
+    for hop in way.hops[begin:]:
+        link = way.system.links[hop.link]
+        headers = _packets(way, moved, hop) * link.header_bytes
+        near_mbps, far_mbps = reversed(link.mbps) if hop.flipped else link.mbps
+        out_bytes, back_bytes = (headers + moved, 0) if way.write else (headers, headers + moved)
+        total_ps += _wire_ps(link, out_bytes, far_mbps, span_bytes) + hop.latency_ps
+        total_ps += _wire_ps(link, back_bytes, near_mbps, span_bytes) + hop.latency_ps
+    return total_ps
+
+
+def _moved(way: Way, nbytes: int) -> int:
+    return int(rounded_bytes(0, nbytes, way.holder.unit_bytes))
+
+
+def _packets(way: Way, moved: int, hop: Hop) -> int:
+    return int(packets(moved, way.system.packet_bytes(way.initiator, hop.link)))
+
+
+def _wire_ps(link: Link, wire_bytes: int, mbps: int, span_bytes: int) -> int:
+    if link.efficiency:
+        points = np.array(link.efficiency, np.int64)
+        wire_bytes = int(stretched(wire_bytes, transfer_share(points, 0, len(points), span_bytes)))
+    return -(-wire_bytes * 1_000_000 // mbps)
+
+
+def _served_ps(way: Way, nbytes: int) -> int:
+    """Time of the busiest channel: a request's pieces go round the channels."""
+    tier, mbps, least_ps = way.holder, way.holder.channel_mbps[way.write], way.holder.occupancy_ps[way.write]
+    if nbytes <= tier.interleave_bytes:
+        return max(least_ps, -(-_moved(way, nbytes) * 1_000_000 // mbps))
+    rounds = -(-_pieces(way, nbytes) // tier.channels)
+    return rounds * max(least_ps, -(-tier.interleave_bytes * 1_000_000 // mbps))
+
+
+def _pieces(way: Way, nbytes: int) -> int:
+    return -(-nbytes // way.holder.interleave_bytes)
+
+
+def path_of(way: Way) -> tuple[int, str]:
+    """Bandwidth of a path [10^6 bytes/s], and the part of it that binds."""
+    return path_bandwidth(way.system, way.initiator, way.tier, way.write, way.request_bytes)
+
+
+def needed_bytes(way: Way) -> int:
+    """Bytes in flight that the bandwidth of the path needs."""
+    return 1 + path_of(way)[0] * round_trip_ps(way, way.request_bytes, way.span_bytes) // 1_000_000
+
+
+def limits(way: Way) -> Iterator[Limit]:
+    """What limits the requests in flight of a stream: the units' bytes first."""
+    nbytes, span = way.request_bytes, way.span_bytes
+    requests = way.runner.units * max(1, way.runner.unit_outstanding_bytes // nbytes)
+    yield Limit(f"{way.runner.name} bytes in flight", requests, round_trip_ps(way, nbytes, span))
+    for number, hop in enumerate(way.hops):
+        link = way.system.links[hop.link]
+        credits, word = (link.credits, "credits") if way.write else (link.tags, "tags")
+        if way.holder.commanded or not credits:
+            continue
+        requests = max(1, credits // _packets(way, _moved(way, nbytes), hop))
+        yield Limit(f"{link.name} {word}", requests, round_trip_ps(way, nbytes, span, number))
+    if way.holder.queue_depth:
+        requests = max(1, way.holder.queue_depth // _pieces(way, nbytes))
+        at_tier_ps = round_trip_ps(way, nbytes, span, len(way.hops))
+        yield Limit(f"{way.holder.name} queue depth", requests, at_tier_ps)
+
+
+def expected_stream(way: Way) -> Expected:
+    """Bandwidth that a stream must reach."""
+    return _expected([way], list(limits(way)))
+
+
+def expected_copy(way: Way) -> Expected:
+    """The same of large copies between a tier and the first one: what is read must be written, too.
+
+    Each byte is in flight twice, once on either way, and both share the engine's bytes in flight.
+    """
+    ways = [way, replace(way, tier=0, write=not way.write)]
+    units = [next(limits(each)) for each in ways]
+    both = Limit(units[0].name, min(u.requests for u in units), sum(u.trip_ps for u in units))
+    return _expected(ways, [both, *(limit for each in ways for limit in limits(each))])
+
+
+def _expected(ways: Sequence[Way], held: Sequence[Limit]) -> Expected:
+    """The path's bandwidth where there is plenty in flight.
+
+    Elsewhere at most the path's and what Little's law allows; at least what a closed network of queues
+    reaches, or one request at a time where all that is in flight may lie on few channels.
+    """
+    nbytes = max(way.request_bytes for way in ways)
+    path_mbps, part = min(path_of(way) for way in ways)
+    tight = min(held, key=lambda limit: limit.requests / limit.trip_ps)
+    little_mbps = tight.requests * nbytes * 1_000_000 / tight.trip_ps
+    in_flight = min(limit.requests for limit in held) * nbytes
+    fillings = [path_mbps / tier_mbps(way.holder, way.write, way.request_bytes) for way in ways]
+    spread = all(
+        filling < BUSY or in_flight >= STRIPES * way.stripe_bytes
+        for way, filling in zip(ways, fillings, strict=True)
+    )
+    shared = any(way.system.links[hop.link].shared for way in ways for hop in way.hops)
+    if spread and little_mbps >= path_mbps * (SHARED_PLENTY if shared else 1 + max(fillings)):
+        return Expected(path_mbps * (1 - EXACT), path_mbps * (1 + EXACT), part, True)
+    busiest_ps = nbytes * 1_000_000 / path_mbps
+    alone_mbps = nbytes * 1_000_000 / max(limit.trip_ps for limit in held)
+    queued_mbps = tight.requests * nbytes * 1_000_000 / (tight.trip_ps + (tight.requests - 1) * busiest_ps)
+    least_mbps = max(alone_mbps, queued_mbps if spread else 0.0) * CHANCE
+    bound = tight.name if little_mbps < path_mbps else f"{part}, {tight.name}"
+    return Expected(least_mbps, min(path_mbps, little_mbps) * (1 + EXACT), bound, False)

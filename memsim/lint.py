@@ -1,0 +1,228 @@
+"""`memsim machines lint`: what is wrong with a machine file, and what is doubtful about it.
+
+A machine file or a `Profile` enters, a list of `Finding` leaves. An error is what keeps the machine from
+being replayed; all of them are found, not only the first. A warning is doubtful physics: it may be meant (a
+what-if), so it refuses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from memsim.options import DEFAULT_QUANTUM_BYTES
+from memsim.profile import check, locate, overridden, read_table
+from memsim.quantity import Share
+from memsim.route import build_system, faults, idle_latency_ps, path_bandwidth
+from memsim.system import MILLION, System
+from memsim.units import format_bytes, format_rate, format_share, format_time
+
+if TYPE_CHECKING:
+    from memsim.profile_schema import Profile
+
+# The fastest of each kind of link, one direction as signalled [MB/s]: PCI-SIG, lanes x GT/s; NVIDIA's data
+# sheets and announcements; 16 cards of 400 Gbit/s in an AWS p6-b300. A link whose name holds the word is of
+# the kind.
+FASTEST_LINKS = (
+    ("pcie", "PCIe 6 x16", 128_000),
+    ("cxl", "CXL 3 x16", 128_000),
+    ("nvlink", "NVLink 6", 1_800_000),
+    ("c2c", "NVLink-C2C of Vera Rubin", 900_000),
+    ("rdma", "16 cards of 400 Gbit/s", 800_000),
+)
+FASTEST_NVME_MBPS = 32_000  # PCIe 6 x4, as signalled
+LIGHT_PS = 5_000  # a metre of wire at the speed of light in it, which no server is smaller than
+LEAST_LATENCY_PS = 10_000  # no memory and no serialiser answers sooner
+BEST_EFFICIENCY = 0.99
+ODD_STRIPE = 1000  # a rest of a stripe is under 0.1% of a capacity of so many
+LEAST_TAIL = 20  # a step of less than a 20th of the latency is none
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An error or a warning, the table or number that it is about, and what is the matter."""
+
+    level: Literal["error", "warning"]
+    where: str
+    message: str
+
+
+def lint_machine(machine: str | Path, overrides: Sequence[str] = ()) -> list[Finding]:
+    """What is wrong with or doubtful about a machine by name or file; ProfileError if it cannot be read."""
+    table = read_table(locate(machine))
+    found = check(table)
+    if overrides and not isinstance(found, list):
+        for text in overrides:
+            table = overridden(table, text)
+        found = check(table)
+    if isinstance(found, list):
+        return [Finding("error", *_split(fault)) for fault in found]
+    return lint(found)
+
+
+def _split(fault: str) -> tuple[str, str]:
+    where, _, message = fault.partition(": ")
+    return where, message
+
+
+def lint(profile: Profile) -> list[Finding]:
+    """What is wrong with or doubtful about a machine; one without errors can be replayed."""
+    errors = [Finding("error", *fault) for fault in faults(profile)]
+    doubts = [*_of_numbers(profile), *_of_prefixes(profile)]
+    if not errors:
+        system = build_system(profile)
+        doubts += [*_of_tiers(system), *_of_order(system), *_of_costs(system), *_of_flights(system)]
+    return errors + [Finding("warning", *doubt) for doubt in doubts]
+
+
+Doubt = tuple[str, str]  # where, and what is doubtful
+
+
+def _of_numbers(profile: Profile) -> Iterator[Doubt]:
+    """Single numbers that nothing real has."""
+    for path, quantity in profile.quantities():
+        group, name, key = path.split(".")
+        if isinstance(quantity, Share) and quantity.share > BEST_EFFICIENCY:
+            best = format_share(BEST_EFFICIENCY)
+            yield path, f"{quantity.text}: nothing sustains more than {best} of its peak"
+        elif group == "link" and key.startswith("bandwidth"):
+            yield from _too_fast(path, name, quantity.number)
+        elif group == "link" and key == "latency" and quantity.number < LIGHT_PS:
+            yield path, f"{quantity.text}: light takes {format_time(LIGHT_PS)} through a metre of wire"
+        elif group in ("tier", "link", "cache") and key.endswith("latency"):
+            if quantity.number < LEAST_LATENCY_PS:
+                least = format_time(LEAST_LATENCY_PS)
+                yield path, f"{quantity.text}: nothing of this kind takes less than {least}"
+        elif key == "bandwidth" and name == "nvme" and quantity.number > FASTEST_NVME_MBPS:
+            yield path, f"{quantity.text}: a drive on PCIe 6 x4 has {_rate(FASTEST_NVME_MBPS)}"
+    for name, link in profile.link.items():
+        if link.header and link.payload and link.header.number > link.payload.number:
+            yield f"link.{name}.header", f"{link.header.text} on at most {link.payload.text} of data"
+
+
+def _too_fast(path: str, name: str, mbps: int) -> Iterator[Doubt]:
+    for kind, fastest, most_mbps in FASTEST_LINKS:
+        if kind in name.lower() and mbps > most_mbps:
+            yield path, f"{_rate(mbps)} each way; {fastest}, the fastest of its kind, has {_rate(most_mbps)}"
+            return
+
+
+def _of_prefixes(profile: Profile) -> Iterator[Doubt]:
+    """Capacities in GB beside others in GiB."""
+    binary = {name: "iB" in tier.capacity.text for name, tier in profile.tier.items()}
+    if len(set(binary.values())) > 1:
+        mixed = ", ".join(f"{name} {tier.capacity.text}" for name, tier in profile.tier.items())
+        yield "tier", f"capacities in GB (10^9) and GiB (2^30) side by side: {mixed}"
+
+
+def _of_tiers(system: System) -> Iterator[Doubt]:
+    for tier in system.tiers:
+        stripe = tier.interleave_bytes * tier.channels
+        if tier.capacity_bytes < ODD_STRIPE * stripe and tier.capacity_bytes % stripe:
+            found = f"{tier.capacity_bytes:,} B are no whole number of stripes of {stripe:,} B"
+            yield f"tier.{tier.name}.capacity", f"{found} (interleave x channels)"
+        if tier.tail and tier.tail[0][0] > MILLION // 2:
+            yield f"tier.{tier.name}.tail", "its first step takes more than half of all requests"
+        if tier.tail and tier.tail[0][1] * LEAST_TAIL < tier.latency_ps[0]:
+            found = f"{format_time(tier.tail[0][1])} more than {format_time(tier.latency_ps[0])}"
+            yield f"tier.{tier.name}.tail", f"its first step is hardly slower than usual: {found}"
+
+
+def _by_latency(system: System) -> list[tuple[int, int]]:
+    """(idle latency [ps], tier) as the first initiator sees them, the nearest first."""
+    return sorted((idle_latency_ps(system, 0, tier), tier) for tier in range(len(system.tiers)))
+
+
+def _of_order(system: System) -> Iterator[Doubt]:
+    """Tiers that are further away than another and yet faster."""
+    order = _by_latency(system)
+    for (near_ps, near), (far_ps, far) in zip(order, order[1:], strict=False):
+        rates = [path_bandwidth(system, 0, tier)[0] for tier in (near, far)]
+        if rates[1] > rates[0]:
+            names = [system.tiers[tier].name for tier in (near, far)]
+            found = f"{_rate(rates[1])} after {format_time(far_ps)}; '{names[0]}', which is nearer"
+            yield f"tier.{names[1]}", f"{found} ({format_time(near_ps)}), has {_rate(rates[0])}"
+
+
+def _of_costs(system: System) -> Iterator[Doubt]:
+    """Tiers that are further away than another and yet dearer."""
+    tiers = [system.tiers[tier] for _, tier in _by_latency(system)]
+    for scenario in dict.fromkeys(dated for tier in tiers for dated, _ in tier.cost):
+        priced = [(dict(tier.cost)[scenario], tier.name) for tier in tiers if scenario in dict(tier.cost)]
+        for (near, near_name), (far, far_name) in zip(priced, priced[1:], strict=False):
+            if far > near:
+                found = f"{far / MILLION:g} USD/GB; '{near_name}', which is nearer, costs {near / MILLION:g}"
+                yield f"cost.{scenario}.{far_name}", found
+
+
+def _of_flights(system: System) -> Iterator[Doubt]:
+    """Little's law: what may be outstanding, against what a path's bandwidth needs at its idle latency."""
+    worst: dict[str, tuple[int, str]] = {}
+    for tier in range(len(system.tiers)):
+        for write in (False, True):
+            flight = Flight(system, tier, write, path_bandwidth(system, 0, tier, write)[0])
+            for where, needed, words in (*flight.of_links(), *flight.of_queue(), *flight.of_units()):
+                worst[where] = max(worst.get(where, (0, "")), (needed, words))
+    yield from ((where, words) for where, (_, words) in worst.items())
+
+
+Lack = tuple[str, int, str]  # where, how much is needed, and the words for it
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A stream of the first initiator from or to a tier at the `mbps` of its path."""
+
+    system: System
+    tier: int
+    write: bool
+    mbps: int
+
+    def of_links(self) -> Iterator[Lack]:
+        """Tags, or credits of writes, that are too few; they are held from their link outward."""
+        if self.system.tiers[self.tier].commanded:
+            return
+        route = self.system.routes[0][self.tier]
+        key = "credits" if self.write else "tags"
+        for number, hop in enumerate(route):
+            link = self.system.links[hop.link]
+            beyond_ps = self._served_ps() + 2 * sum(each.latency_ps for each in route[number:])
+            needed = -(-self._bytes(beyond_ps) // self.system.packet_bytes(0, hop.link))
+            if 0 < getattr(link, key) < needed:
+                words = self._words(f"{getattr(link, key):,}", f"{needed:,}", beyond_ps)
+                yield f"link.{link.name}.{key}", needed, words
+
+    def of_queue(self) -> Iterator[Lack]:
+        """A queue that is too short."""
+        tier = self.system.tiers[self.tier]
+        piece = min(tier.interleave_bytes, max(DEFAULT_QUANTUM_BYTES, tier.unit_bytes))
+        needed = -(-self._bytes(self._served_ps()) // piece)
+        if 0 < tier.queue_depth < needed:
+            wanted = f"{needed:,} pieces of {piece:,} B"
+            words = self._words(f"{tier.queue_depth:,}", wanted, self._served_ps())
+            yield f"tier.{tier.name}.queue_depth", needed, words
+
+    def of_units(self) -> Iterator[Lack]:
+        """Loads and stores of all units together that are too few."""
+        runner = self.system.initiators[0]
+        way_ps = idle_latency_ps(self.system, 0, self.tier, self.write)
+        may, needed = runner.units * runner.unit_outstanding_bytes, self._bytes(way_ps)
+        if may < needed:
+            words = self._words(f"{format_bytes(may)} in all units", format_bytes(needed), way_ps)
+            yield f"initiator.{runner.name}.unit_outstanding", needed, words
+
+    def _served_ps(self) -> int:
+        return self.system.tiers[self.tier].latency_ps[self.write]
+
+    def _bytes(self, time_ps: int) -> int:
+        return self.mbps * time_ps // MILLION
+
+    def _words(self, may: str, needed: str, time_ps: int) -> str:
+        ends = f"{_rate(self.mbps)} of '{self.system.tiers[self.tier].name}' over {format_time(time_ps)}"
+        return f"{may}; {needed} are needed for the {ends}"
+
+
+def _rate(mbps: int) -> str:
+    return format_rate(mbps * 10**6)

@@ -1,0 +1,142 @@
+"""`machines lint`: all that is wrong with a machine, and what is doubtful about it."""
+
+from __future__ import annotations
+
+import pytest
+from machine_samples import SMALL, changed, profile, toml
+
+from hwprofiles import machine_names
+from memsim.errors import ProfileError
+from memsim.lint import Finding, lint, lint_machine
+from memsim.profile import load_machine
+from memsim.route import build_system
+
+# A machine whose host answers late, so that its numbers can be doubtful one at a time.
+LATE = changed(SMALL, ('"100 ns"', '"60 us"'), ("= 800\ncr", "= 999999\ncr"), ("= 800\np", "= 999999\np"))
+
+
+def found(folder, *changes: tuple[str, str], text: str = SMALL) -> list[tuple[str, str, str]]:
+    findings = lint(profile(folder, changed(text, *changes)))
+    return [(finding.level, finding.where, finding.message) for finding in findings]
+
+
+def test_a_plain_machine_has_no_findings(tmp_path):
+    assert found(tmp_path) == []
+    assert found(tmp_path, text=LATE) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "words"),
+    [
+        ("64 GB/s", "12500 GB/s", "link.pcie.bandwidth", "12.5 TB/s each way; PCIe 6 x16, the fastest"),
+        ("[link.pcie]", "[link.My-RDMA]", None, ""),
+        ('= "500 ns"', '= "4.9 ns"', "link.pcie.latency", "4.9 ns: light takes 5.00 ns through a metre"),
+        ('= "500 ns"', '= "9 ns"', "link.pcie.latency", "9 ns: nothing of this kind takes less than 10.0 ns"),
+        ('= "100 ns"', '= "9 ns"', "tier.host.latency", "9 ns: nothing of this kind takes less than 10.0 ns"),
+        ('= "200 ns"', '= "1 ns"', "cache.l2.latency", "1 ns: nothing of this kind takes less than 10.0 ns"),
+        ("0.95", "0.999", "link.pcie.efficiency", "0.999: nothing sustains more than 99% of its peak"),
+        ("0.8\n", '0.8\nwrite_efficiency = "100%"\n', "tier.host.write_efficiency", "100%: nothing sustains"),
+        ("tags = 800", "tags = 450", "link.pcie.tags", "450; 452 are needed for the 52.6 GB/s of 'host'"),
+        ("tags = 800", "tags = 452", None, ""),
+        ("credits = 800", "credits = 1", "link.pcie.credits", "1; 452 are needed for the 52.6 GB/s of"),
+        ('"20 B"', '"300 B"', "link.pcie.header", "300 B on at most 256 B of data"),
+        ("1000 GB", "1000 GiB", "tier", "GB (10^9) and GiB (2^30) side by side: hbm 100 GB, host 1000 GiB"),
+        ('"1000 GB"', '"2049 B"', "tier.host.capacity", "2,049 B are no whole number of stripes of 2,048 B"),
+        ('"1000 GB"', '"2050049 B"', None, ""),
+        ("4 USD", "11 USD", "cost.2024.host", "11 USD/GB; 'hbm', which is nearer, costs 10"),
+        ('"64 KiB"', '"1 KiB"', "initiator.gpu.unit_outstanding", "102 kB in all units; 1.08 MB are needed"),
+    ],
+)
+def test_what_is_doubtful_is_a_warning(tmp_path, old, new, where, words):
+    warnings = found(tmp_path, (old, new))
+    if where is None:
+        assert warnings == []
+        return
+    assert {warning[0] for warning in warnings} == {"warning"}
+    (message,) = [message for _, place, message in warnings if place == where]
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    ("keys", "where", "words"),
+    [
+        ("queue_depth = 385", "tier.host.queue_depth", "385; 386 pieces of 8,192 B are needed for the 52.6"),
+        ("queue_depth = 386", None, ""),
+        ('tail = [[0.01, "2 us"]]', "tier.host.tail", "hardly slower than usual: 2.00 us more than 60.0 us"),
+        ('tail = [[0.6, "5 us"]]', "tier.host.tail", "its first step takes more than half of all requests"),
+        ('tail = [[0.01, "5 us"]]', None, ""),
+    ],
+)
+def test_a_late_tier_needs_a_deep_queue_and_has_a_real_tail(tmp_path, keys, where, words):
+    disk = changed(LATE, ('"256 B"\nunit', '"16 KiB"\nunit'))
+    warnings = found(tmp_path, ("= 8\n", f"= 8\n{keys}\n"), text=disk)
+    assert [warning[1] for warning in warnings] == ([where] if where else [])
+    assert all(words in message for _, _, message in warnings)
+
+
+def test_a_tier_that_is_further_away_and_faster_is_doubtful(tmp_path):
+    ((level, where, words),) = found(tmp_path, ('"300 ns"', '"1.2 us"'), ("10 USD", "4 USD"))
+    assert (level, where) == ("warning", "tier.hbm")
+    assert words == "3.60 TB/s after 1.20 us; 'host', which is nearer (1.10 us), has 52.6 GB/s"
+
+
+def test_a_drive_has_the_bandwidth_of_its_slot(tmp_path):
+    ((_, where, words),) = found(tmp_path, ("[tier.host]", "[tier.nvme]"), ("\nhost =", "\nnvme ="))
+    assert where == "tier.nvme.bandwidth"
+    assert words == "200 GB/s: a drive on PCIe 6 x4 has 32.0 GB/s"
+
+
+def test_all_faults_of_how_tables_fit_are_listed(tmp_path):
+    errors = found(
+        tmp_path,
+        ("l2]\nattach = gpu", "l2]\nattach = copy"),
+        ('"200 GB/s"', '"2 MB/s"'),
+        ("attach = cpu", "attach = cup"),
+        ('"500 ns"', '"1 ns"'),
+    )
+    assert [error[:2] for error in errors] == [
+        ("error", "cache.l2.attach"),
+        ("error", "tier.host.bandwidth"),
+        ("error", "tier.host.attach"),
+        ("warning", "link.pcie.latency"),
+    ]
+
+
+def test_all_faults_of_keys_are_listed(tmp_path):
+    path = tmp_path / "mine.toml"
+    broken = changed(SMALL, ("tags =", "tgas ="), ("= 100\n", "= 0\n"), ('"1000 GB"', '"-1 GB"'))
+    path.write_text(toml(broken))
+    findings = lint_machine(path)
+    assert {finding.level for finding in findings} == {"error"}
+    where = [finding.where for finding in findings]
+    assert where == ["link.pcie.tgas", "initiator.gpu.units", "tier.host.capacity"]
+    assert findings[0].message == "unknown key; did you mean 'tags'?"
+
+
+def test_a_file_that_cannot_be_read_is_no_finding(tmp_path):
+    with pytest.raises(ProfileError, match="no such machine file"):
+        lint_machine(tmp_path / "none.toml")
+
+
+def test_options_are_linted_too():
+    (first, *_) = lint_machine("h200-host", ["link.pcie.bandwidth=12500 GB/s"])
+    assert first.where == "link.pcie.bandwidth"
+    words = "0 is not a count: expected a whole number from 1 on, such as 96"
+    assert lint_machine("h200-host", ["link.pcie.tags=0"]) == [Finding("error", "link.pcie.tags", words)]
+
+
+def test_tags_are_held_from_their_link_outward():
+    """26.88 GB/s over the 237 ns from the link on, in lines of 64 B; the way before it is not counted."""
+
+    def words(tags: int) -> list[str]:
+        found = lint_machine("h200-cxl", [f"link.cxl-link.tags={tags}"])
+        return [finding.message for finding in found if finding.where == "link.cxl-link.tags"]
+
+    assert words(100) == []
+    assert words(99) == ["99; 100 are needed for the 26.9 GB/s of 'cxl' over 237 ns"]
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_what_lints_without_an_error_can_be_built(name):
+    assert all(finding.level == "warning" for finding in lint_machine(name))
+    assert build_system(load_machine(name)).name == name

@@ -1,0 +1,170 @@
+"""The self-check of machines: every shipped one passes, closed forms are exact, what is wrong is seen."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hwprofiles import machine_names
+from memsim import cli, closed_form, load_machine, machine_check, report
+from memsim.closed_form import Way, expected_stream, path_of, round_trip_ps
+from memsim.machine_check import Check, run
+from memsim.route import build_system
+
+# Streams of shipped machines that have too little in flight for their path, and what limits them.
+LIMITED = {
+    ("hbf", "hbf", "reads"): "gpu bytes in flight",
+    ("hbf", "hbf", "writes"): "gpu bytes in flight",
+}
+
+
+@pytest.fixture(scope="module", params=machine_names())
+def checked(request):
+    return request.param, run(request.param)
+
+
+def system_of(name, *overrides):
+    return build_system(load_machine(name, overrides))
+
+
+def found(checks, part, what):
+    (check,) = [check for check in checks if (check.part, check.what) == (part, what)]
+    return check
+
+
+def test_every_shipped_machine_behaves_as_its_file_says(checked):
+    name, checks = checked
+    assert [check for check in checks if not check.passed] == []
+    assert {check.part for check in checks} >= {tier.name for tier in system_of(name).tiers}
+
+
+def test_every_stream_reaches_the_least_bandwidth_of_links_and_tier_within_half_a_percent(checked):
+    name, checks = checked
+    system = system_of(name)
+    for number, tier in enumerate(system.tiers):
+        for write, what in ((False, "reads"), (True, "writes")):
+            path_mbps, part = path_of(Way(system, 0, number, write))
+            check = found(checks, tier.name, what)
+            limit = LIMITED.get((name, tier.name, what))
+            if limit:
+                assert check.bound == limit
+                assert check.found < path_mbps * 1e6 * 0.995
+            else:
+                assert check.bound.split(",")[0] == part
+                assert check.found == pytest.approx(path_mbps * 1e6, rel=0.005)
+
+
+def test_copies_and_loads_are_checked_by_who_makes_them():
+    checks = run("h200-cxl")
+    parts = {check.part for check in checks}
+    assert parts == {"hbm", "host", "cxl", "host by copy", "cxl by copy", "cxl by cxl-unit"}
+    set_up = found(checks, "host by copy", "smallest copy")
+    engine = system_of("h200-cxl").initiators[1]
+    assert set_up.found * 1e12 > engine.setup_ps + 1_000_000
+    assert found(checks, "cxl by cxl-unit", "reads").found > 1.4 * found(checks, "cxl", "reads").found
+
+
+def test_storage_at_depth_one_is_bound_by_its_latency():
+    checks = run("h200-nvme")
+    alone, many = found(checks, "nvme", "4096 B at depth 1"), found(checks, "nvme", "reads")
+    assert alone.found < 4096 / 60e-6
+    assert many.found > 200 * alone.found
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "tier", "write", "bound"),
+    [
+        ("h200-host", "link.pcie.tags=64", 1, False, "pcie tags"),
+        ("h200-host", "link.pcie.credits=64", 1, True, "pcie credits"),
+        ("h200", "initiator.gpu.unit_outstanding=8 KiB", 0, False, "gpu bytes in flight"),
+        ("h200-nvme", "tier.nvme.queue_depth=16", 2, False, "nvme queue depth"),
+    ],
+)
+def test_what_limits_the_requests_in_flight_is_named_and_checked_by_littles_law(
+    name, override, tier, write, bound
+):
+    usual, bent = (machine_check.stream(Way(system_of(name, *o), 0, tier, write)) for o in ((), (override,)))
+    assert bent.bound == bound
+    assert bent.passed
+    assert bent.most < 0.8 * usual.found
+    assert bent.found > 0.7 * bent.most
+
+
+def test_a_round_trip_by_hand():
+    system = system_of("h200-host")
+    link, tier = system.links[0], system.tiers[1]
+    headers = link.header_bytes * 64 // min(64, 128)  # one packet
+    wire_ps = -(-headers * 10**6 // link.mbps[1]) - (-(64 + headers) * 10**6 // link.mbps[0])
+    served_ps = -(-64 * 10**6 // tier.channel_mbps[0])
+    way = Way(system, 0, 1)
+    assert round_trip_ps(way, 64, 64) == 2 * link.latency_ps + tier.latency_ps[0] + wire_ps + served_ps
+    assert round_trip_ps(way, 64, 64, begin=1) == tier.latency_ps[0] + served_ps
+
+
+def test_a_promise_that_the_replay_does_not_keep_fails(monkeypatch):
+    honest = closed_form.path_bandwidth
+
+    def boastful(*arguments):
+        mbps, part = honest(*arguments)
+        return mbps * 101 // 100, part
+
+    monkeypatch.setattr(closed_form, "path_bandwidth", boastful)
+    failed = {check.what for check in run("h200") if not check.passed}
+    assert failed == {"reads", "writes"}
+
+
+def test_a_tier_that_is_slower_than_its_latency_says_fails(monkeypatch):
+    slow = replace(system_of("h200"), name="slow")
+    honest = round_trip_ps(Way(slow, 0, 0), 32, 32)
+    monkeypatch.setattr(machine_check, "round_trip_ps", lambda *arguments: honest - 1)
+    assert {check.what for check in run(slow) if not check.passed} == {"one load"}
+
+
+def test_more_in_flight_than_needed_is_exact_and_less_is_a_range():
+    system = system_of("h200")
+    assert expected_stream(Way(system, 0, 0)).exact
+    few = system_of("h200", "initiator.gpu.units=10")
+    expected = expected_stream(Way(few, 0, 0))
+    assert not expected.exact
+    assert expected.least_mbps < expected.most_mbps < 4_416_000 / 2
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "value", "passed"),
+    [(1.0, 2.0, 1.0, True), (1.0, 2.0, 0.99, False), (0.0, 2.0, 2.01, False), (0.0, 2.0, 0.0, True)],
+)
+def test_a_check_passes_inside_its_bounds(least, most, value, passed):
+    assert Check("hbm", "reads", "bytes/s", least, most, value, "hbm").passed is passed
+
+
+def test_the_table_says_what_was_expected_and_found(capsys):
+    checks = [
+        Check("hbm", "reads", "bytes/s", 4.40e12, 4.42e12, 4.41e12, "hbm"),
+        Check("host", "reads", "bytes/s", 1e10, 5e10, 6e10, "pcie tags"),
+        Check("hbm", "random 32 B", "bytes/s", 0.0, 4.42e12, 3e12, "a stream"),
+        Check("hbm", "one load", "s", 3.46e-7, 3.46e-7, 3.46e-7, "latency"),
+    ]
+    report.show(machine_check.table(checks))
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[2:]]
+    assert lines == [
+        "hbm reads 4.41 TB/s 4.41 TB/s hbm ok",
+        "host reads 10.0 GB/s to 50.0 GB/s 60.0 GB/s pcie tags FAILED",
+        "hbm random 32 B to 4.42 TB/s 3.00 TB/s a stream ok",
+        "hbm one load 346 ns 346 ns latency ok",
+    ]
+
+
+def test_the_command_prints_the_checks_and_ends_with_3_if_one_fails(capsys, monkeypatch):
+    passing = Check("hbm", "reads", "bytes/s", 1.0, 2.0, 1.5, "hbm")
+    monkeypatch.setattr(machine_check, "run", lambda *arguments: [passing])
+    assert cli.run(["machines", "check", "h200", "--json"]) == 0
+    (printed,) = json.loads(capsys.readouterr().out)
+    assert printed["passed"] is True
+    assert printed["found"] == 1.5
+    monkeypatch.setattr(machine_check, "run", lambda *arguments: [passing, replace(passing, found=3.0)])
+    assert cli.run(["machines", "check", "h200"]) == 3
+    out = capsys.readouterr()
+    assert "FAILED" in out.out
+    assert out.err == "Error: h200: 1 of 2 checks failed\n"

@@ -1,0 +1,155 @@
+"""A machine as a datasheet, two machines side by side, and the commands that print them."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from machine_samples import SMALL, changed, profile, toml
+from rich.console import Console
+
+from hwprofiles import machine_names
+from memsim import cli
+from memsim.machine_show import differences, document, sheet, table_of_differences
+from memsim.profile import load_machine
+
+
+def printed(renderable, width: int = 100) -> str:
+    out = StringIO()
+    Console(file=out, width=width, color_system=None, legacy_windows=False).print(renderable)
+    return out.getvalue()
+
+
+def test_a_sheet_says_what_a_colleague_would_check(tmp_path):
+    text = printed(sheet(profile(tmp_path, SMALL)))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0] == "small: A machine for tests"
+    assert "host pcie 52.6 GB/s pcie 52.6 GB/s pcie 1.10 us" in lines
+    assert "hbm local 3.60 TB/s hbm 3.60 TB/s hbm 300 ns" in lines
+    assert "host 1 1.00 TB 200 GB/s 20 4" in lines
+    assert "link.pcie gpu to cpu, both directions at once" in lines
+    assert "header 20 B assumed a test" in lines
+    assert "41 numbers: 41 assumed" in lines
+
+
+@pytest.mark.parametrize("name", machine_names())
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_sheet_fits_its_width_and_loses_nothing(name, width):
+    """Every name, value and provenance stands whole; sources may wrap, their words may not be lost."""
+    machine = load_machine(name)
+    text = printed(sheet(machine), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+    squeezed = "".join(text.split())
+    for path, quantity in machine.quantities():
+        assert path.rpartition(".")[2] in text
+        assert quantity.provenance in text
+        assert "".join(quantity.text.split()) in squeezed or "[" in str(quantity.value)
+
+
+def test_words_of_a_file_are_no_markup(tmp_path):
+    text = toml(changed(SMALL, ("A machine for tests", "[bold]A[/bold] [link=x]")))
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace('source = "a test"', 'source = "[red]a[/] test [/bold]"'))
+    out = printed(sheet(load_machine(path)), 120)
+    assert "small: [bold]A[/bold] [link=x]" in out
+    assert "[red]a[/] test [/bold]" in out
+
+
+def test_gb_and_gib_never_stand_in_one_table(tmp_path):
+    """141 GiB is printed in GB, exactly; small sizes keep their KiB."""
+    text = printed(sheet(profile(tmp_path, changed(SMALL, ("1000 GB", "141 GiB")))))
+    assert "GiB" not in text
+    assert "151.397597184 GB" in text
+    assert "151 GB" in text
+    assert "64 KiB" in text
+
+
+def test_a_document_has_units_in_its_keys_and_effects(tmp_path):
+    found = document(profile(tmp_path, SMALL))
+    (path,) = [p for p in found["paths"] if (p["initiator"], p["tier"]) == ("copy", "host")]
+    assert path == {
+        "initiator": "copy",
+        "tier": "host",
+        "links": ["pcie"],
+        "read_bytes_per_s": 60_800 * 256 // 276 * 10**6,
+        "read_bound": "pcie",
+        "write_bytes_per_s": 60_800 * 256 // 276 * 10**6,
+        "write_bound": "pcie",
+        "idle_read_s": 1.1e-6,
+        "idle_write_s": 1.1e-6,
+        "energy_pj_per_bit": 20.0,
+    }
+    assert found["tiers"]["host"] == {
+        "devices": 1,
+        "capacity_bytes": 10**12,
+        "peak_bytes_per_s": 200 * 10**9,
+        "usd_per_gb": {"2024": 4.0},
+        "usd": {"2024": 4000.0},
+    }
+    assert found["routes"]["gpu"] == {"hbm": [], "host": ["pcie"]}
+    effects = {number["path"]: number["effect"] for number in found["numbers"]}
+    assert effects["link.pcie.tags"] == "faster"
+    assert len(effects) == 41
+
+
+def test_an_energy_that_is_not_known_is_not_guessed(tmp_path):
+    bare = profile(tmp_path, changed(SMALL, ('energy = "5 pJ/bit"\n', "")))
+    assert [path["energy_pj_per_bit"] for path in document(bare)["paths"]] == [6.0, None, 6.0, None]
+    assert "host 1 1.00 TB 200 GB/s - 4" in " ".join(printed(sheet(bare)).split())
+
+
+def test_differences_name_both_sides(tmp_path):
+    first = profile(tmp_path, SMALL)
+    second = profile(
+        tmp_path, changed(SMALL, ("64 GB/s", "128 GB/s"), ("4 TB/s", "4000 GB/s"), ("gpu cpu", "cpu gpu"))
+    )
+    both = {"provenance": "assumed", "source": "a test"}
+    assert differences(first, second) == [
+        {
+            "path": "link.pcie.between",
+            "first": {"value": "gpu, cpu", "provenance": "", "source": ""},
+            "second": {"value": "cpu, gpu", "provenance": "", "source": ""},
+        },
+        {
+            "path": "link.pcie.bandwidth",
+            "first": {"value": "64 GB/s", **both},
+            "second": {"value": "128 GB/s", **both},
+        },
+    ]
+    assert differences(first, first) == []
+    assert "link.pcie.bandwidth 64 GB/s 128 GB/s 2" in " ".join(
+        printed(table_of_differences(first, second)).split()
+    )
+    assert printed(table_of_differences(first, first)) == "no difference\n"
+
+
+def test_what_only_one_machine_has_is_a_difference():
+    found = differences(load_machine("h200"), load_machine("h200-host"))
+    entry = {each["path"]: each for each in found}["link.pcie.tags"]
+    assert (entry["first"], entry["second"]["value"]) == (None, "768")
+
+
+def test_the_commands_print_and_end_as_they_should(tmp_path, capsys):
+    path = tmp_path / "mine.toml"
+    path.write_text(toml(changed(SMALL, ("tags = 800", "tags = 5"))))
+    assert cli.run(["machines", "lint", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("warning: link.pcie.tags: 5; 452 are needed")
+    assert out.endswith("0 errors, 1 warning\n")
+    assert cli.run(["machines", "lint", str(path), "--set", "link.pcie.tags=0", "--json"]) == 2
+    (finding,) = json.loads(capsys.readouterr().out)
+    assert (finding["level"], finding["where"]) == ("error", "link.pcie.tags")
+    assert cli.run(["machines", "diff", str(path), "--set", "link.pcie.tags=800", "--json"]) == 0
+    (difference,) = json.loads(capsys.readouterr().out)
+    assert difference["second"]["value"] == "800"
+    assert cli.run(["machines", "show", str(path), "--set", "tier.host.devices=2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tiers"]["host"]["devices"] == 2
+
+
+def test_the_picture_goes_where_it_is_asked_to(tmp_path, capsys):
+    path = tmp_path / "m.svg"
+    assert cli.run(["machines", "graph", "h200-cxl", "-o", str(path)]) == 0
+    assert path.read_text(encoding="utf-8").startswith("<svg")
+    assert capsys.readouterr().out == f"{path}\n"
