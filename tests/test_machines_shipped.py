@@ -150,7 +150,7 @@ def test_hbm_is_what_the_datasheet_says(name, capacity_gb, peak_gb_s):
         ("h200-cxl", "cxl-unit", "cxl", False, 39.94, "cxl"),
         ("h200-peer", "copy", "peer", False, 396.4, "nvlink"),
         ("8xh200", "copy", "peer", True, 396.4, "nvlink"),
-        ("h200-nvme", "copy", "nvme", False, 12.74, "nvme"),
+        ("h200-nvme", "copy", "nvme", False, 13.51, "nvme"),
         ("gh200", "gpu", "hbm", False, 3782, "hbm"),
         ("gh200", "gpu", "hbm", True, 3942, "hbm"),
         ("gh200", "gpu", "host", False, 420, "c2c"),

@@ -132,10 +132,15 @@ SIZES = ("bytes", "row_bytes", "span", "block_bytes")  # given as "64 KiB"
 
 
 def parsed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` without what is None; sizes as bytes, contexts as tokens; UsageError for what is neither."""
+    """`given` without what is None; sizes as bytes, contexts as tokens; UsageError for what is neither.
+
+    An option whose name says bytes may do without the unit.
+    """
     options = {option: value for option, value in given.items() if value is not None}
     for option, value in options.items():
         parse = parse_tokens if option == "context" else parse_bytes
+        if isinstance(value, str) and option.endswith("bytes") and value.isdecimal():
+            value = f"{value} B"
         if isinstance(value, str) and option in (*SIZES, "context"):
             try:
                 options[option] = parse(value)
