@@ -62,9 +62,8 @@ def _bounds_of_segment(
     segment: Segment, places: Mapping[str, int], system: System, memory: Memory, options: ReplayOptions
 ) -> dict[str, Bound]:
     row_bytes = memory.regions[:, ROW_BYTES]
-    program = build_program(
-        segment.launches, segment.waits, segment.new_step, system, row_bytes, options.run_on
-    )
+    no_graph = [False] * len(segment.launches)  # a step's launch is no part of a kernel's own time
+    program = build_program(segment.launches, segment.waits, no_graph, system, row_bytes, options.run_on)
     _, program, local = localize(program, memory)
     serial = np.array([reduces_one_by_one(kernel, accesses) for kernel, accesses in segment.launches])
     base_ps = _kernel_times_ps(Variant("", system, program), local, options)

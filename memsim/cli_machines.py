@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from memsim.cli_options import AsJson, Overrides
-from memsim.errors import CheckFailed
+from memsim.errors import CheckFailed, OutputError, UsageError
 from memsim.output import named
 
 app = typer.Typer(help="Machines: their memories, links and where each number comes from.")
@@ -80,6 +80,8 @@ def diff_machines(
     from memsim import machine_show, report, report_json
     from memsim.profile import load_machine
 
+    if second is None and not overrides:
+        raise UsageError(f"machines diff {first}: nothing to compare with; name a second machine or --set a number")
     profiles = load_machine(first), load_machine(first if second is None else second, overrides or ())
     if as_json:
         print(report_json.dumps(machine_show.differences(*profiles)), end="")
@@ -124,6 +126,8 @@ def graph_machine(
     from memsim import machine_graph, report_json
     from memsim.profile import load_machine
 
+    if output.suffix.lower() != ".svg":
+        raise OutputError(f"{output}: a picture is an SVG; give a name that ends in .svg")
     machine_graph.draw(load_machine(machine, overrides or ()), output)
     print(report_json.dumps({"picture": str(output)}) if as_json else f"{output}\n", end="")
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from memsim.options import DEFAULT_QUANTUM_BYTES
 from memsim.route import path_bandwidth, tier_mbps
-from memsim.rules import packets, rounded_bytes, stretched, transfer_share
-from memsim.system import Hop, Initiator, Link, System, Tier
+from memsim.rules import least_ps, operation_bytes, packets, rounded_bytes, stretched, transfer_share
+from memsim.system import MILLION, Hop, Initiator, Link, System, Tier
 
 TILE_BYTES = 2 * DEFAULT_QUANTUM_BYTES
 EXACT = 0.005  # how near a stream comes to its path's bandwidth where there is plenty in flight
@@ -98,7 +98,7 @@ def round_trip_ps(way: Way, nbytes: int, span_bytes: int, begin: int = 0) -> int
     span_bytes  of the span that it was cut from
     """
     moved = _moved(way, nbytes)
-    total_ps = way.holder.latency_ps[way.write] + _served_ps(way, nbytes)
+    total_ps = way.holder.latency_ps[way.write] + _served_ps(way, nbytes, span_bytes)
     for hop in way.hops[begin:]:
         link = way.system.links[hop.link]
         headers = _packets(way, moved, hop) * link.header_bytes
@@ -124,13 +124,19 @@ def _wire_ps(link: Link, wire_bytes: int, mbps: int, span_bytes: int) -> int:
     return -(-wire_bytes * 1_000_000 // mbps)
 
 
-def _served_ps(way: Way, nbytes: int) -> int:
+def _served_ps(way: Way, nbytes: int, span_bytes: int) -> int:
     """Time of the busiest channel: a request's pieces go round the channels."""
-    tier, mbps, least_ps = way.holder, way.holder.channel_mbps[way.write], way.holder.occupancy_ps[way.write]
+    tier, mbps, whole_ps = way.holder, way.holder.channel_mbps[way.write], way.holder.occupancy_ps[way.write]
     if nbytes <= tier.interleave_bytes:
-        return max(least_ps, -(-_moved(way, nbytes) * 1_000_000 // mbps))
+        return max(shortest_ps(way, nbytes, span_bytes), -(-_moved(way, nbytes) * 1_000_000 // mbps))
     rounds = -(-_pieces(way, nbytes) // tier.channels)
-    return rounds * max(least_ps, -(-tier.interleave_bytes * 1_000_000 // mbps))
+    return rounds * max(whole_ps, -(-tier.interleave_bytes * 1_000_000 // mbps))
+
+
+def shortest_ps(way: Way, nbytes: int, span_bytes: int) -> int:
+    """Least time of a piece: its part of an operation."""
+    operation = int(operation_bytes(_moved(way, span_bytes), way.holder.interleave_bytes))
+    return int(least_ps(_moved(way, nbytes), way.holder.occupancy_ps[way.write], operation))
 
 
 def _pieces(way: Way, nbytes: int) -> int:
@@ -138,8 +144,11 @@ def _pieces(way: Way, nbytes: int) -> int:
 
 
 def path_of(way: Way) -> tuple[int, str]:
-    """Bandwidth of a path [10^6 bytes/s], and the part of it that binds."""
-    return path_bandwidth(way.system, way.initiator, way.tier, way.write, way.request_bytes)
+    """Bandwidth of a path [10^6 bytes/s], and what binds it: a link, the tier or the tier's operations."""
+    mbps, part = path_bandwidth(way.system, way.initiator, way.tier, way.write)
+    tier, occupancy_ps = way.holder, way.holder.occupancy_ps[way.write]
+    counted = part == tier.name and occupancy_ps * tier.channel_mbps[way.write] > tier.interleave_bytes * MILLION
+    return mbps, f"{part} operations" if counted else part
 
 
 def needed_bytes(way: Way) -> int:
@@ -147,9 +156,9 @@ def needed_bytes(way: Way) -> int:
     return 1 + path_of(way)[0] * round_trip_ps(way, way.request_bytes, way.span_bytes) // 1_000_000
 
 
-def limits(way: Way) -> Iterator[Limit]:
-    """What limits the requests in flight of a stream: the units' bytes first."""
-    nbytes, span = way.request_bytes, way.span_bytes
+def limits(way: Way, nbytes: int = 0, span_bytes: int = 0) -> Iterator[Limit]:
+    """What limits the requests in flight, those of a stream if no size is given: the units' bytes first."""
+    nbytes, span = nbytes or way.request_bytes, span_bytes or way.span_bytes
     requests = way.runner.units * max(1, way.runner.unit_outstanding_bytes // nbytes)
     yield Limit(f"{way.runner.name} bytes in flight", requests, round_trip_ps(way, nbytes, span))
     for number, hop in enumerate(way.hops):
@@ -165,6 +174,39 @@ def limits(way: Way) -> Iterator[Limit]:
         yield Limit(f"{way.holder.name} queue depth", requests, at_tier_ps)
 
 
+def most_of_units_mbps(way: Way) -> float:
+    """What Little's law leaves to rows of one unit each, wherever they lie [10^6 bytes/s]."""
+    unit = way.holder.unit_bytes
+    return min(_little_mbps(limit, unit) for limit in limits(way, unit, unit))
+
+
+def reached_stream(way: Way) -> tuple[int, str]:
+    """What a long stream reaches [10^6 bytes/s], and what binds it: a part of the path, or what is in flight."""
+    return _reached([way], list(limits(way)))
+
+
+def reached_copy(way: Way) -> tuple[int, str]:
+    """The same of large copies between a tier and the first one; inside the first one they take turns."""
+    ways = _copied(way)
+    mbps, bound = _reached(ways, _copy_limits(ways))
+    if way.tier:
+        return mbps, bound
+    turns_mbps = int(1 / sum(1 / path_of(each)[0] for each in ways))
+    return min((mbps, bound), (turns_mbps, path_of(way)[1]))
+
+
+def _reached(ways: Sequence[Way], held: Sequence[Limit]) -> tuple[int, str]:
+    path_mbps, part = min(path_of(way) for way in ways)
+    nbytes = max(way.request_bytes for way in ways)
+    tight = min(held, key=lambda limit: _little_mbps(limit, nbytes))
+    little_mbps = int(_little_mbps(tight, nbytes))
+    return (path_mbps, part) if path_mbps <= little_mbps else (little_mbps, tight.name)
+
+
+def _little_mbps(limit: Limit, nbytes: int) -> float:
+    return limit.requests * nbytes * MILLION / limit.trip_ps
+
+
 def expected_stream(way: Way) -> Expected:
     """Bandwidth that a stream must reach."""
     return _expected([way], list(limits(way)))
@@ -175,10 +217,18 @@ def expected_copy(way: Way) -> Expected:
 
     Each byte is in flight twice, once on either way, and both share the engine's bytes in flight.
     """
-    ways = [way, replace(way, tier=0, write=not way.write)]
+    ways = _copied(way)
+    return _expected(ways, _copy_limits(ways))
+
+
+def _copied(way: Way) -> list[Way]:
+    return [way, replace(way, tier=0, write=not way.write)]
+
+
+def _copy_limits(ways: Sequence[Way]) -> list[Limit]:
     units = [next(limits(each)) for each in ways]
     both = Limit(units[0].name, min(u.requests for u in units), sum(u.trip_ps for u in units))
-    return _expected(ways, [both, *(limit for each in ways for limit in limits(each))])
+    return [both, *(limit for each in ways for limit in limits(each))]
 
 
 def _expected(ways: Sequence[Way], held: Sequence[Limit]) -> Expected:
@@ -190,9 +240,9 @@ def _expected(ways: Sequence[Way], held: Sequence[Limit]) -> Expected:
     nbytes = max(way.request_bytes for way in ways)
     path_mbps, part = min(path_of(way) for way in ways)
     tight = min(held, key=lambda limit: limit.requests / limit.trip_ps)
-    little_mbps = tight.requests * nbytes * 1_000_000 / tight.trip_ps
+    little_mbps = _little_mbps(tight, nbytes)
     in_flight = min(limit.requests for limit in held) * nbytes
-    fillings = [path_mbps / tier_mbps(way.holder, way.write, way.request_bytes) for way in ways]
+    fillings = [path_mbps / tier_mbps(way.holder, way.write) for way in ways]
     spread = all(
         filling < BUSY or in_flight >= STRIPES * way.stripe_bytes
         for way, filling in zip(ways, fillings, strict=True)

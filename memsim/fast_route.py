@@ -72,7 +72,8 @@ def serve(hw, st, out, request, now_ps):
         service = whole_piece
         if nbytes < interleave:
             moved = rounded_bytes(offset, nbytes, hw.tiers[tier, UNIT])
-            service = piece_service_ps(moved, mbps, hw.tiers[tier, OCCUPANCY_PS + write])
+            least_ps = hw.tiers[tier, OCCUPANCY_PS + write]
+            service = piece_service_ps(moved, mbps, least_ps, min(rq[request, R_TRANSFER], interleave))
         waiting_ps += max(0, free_ps(st.servers, first + channel) - now_ps)
         end_ps = max(end_ps, book(st.servers, first + channel, now_ps, service, mbps))
         channel = channel + 1 if channel + 1 < channels else 0

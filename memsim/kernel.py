@@ -19,7 +19,7 @@ from memsim.placement import tier_number
 from memsim.progress import Progress
 from memsim.recording import require_torch
 from memsim.result import Result
-from memsim.simulate import parse_run_on, replay
+from memsim.simulate import check_seed, parse_run_on, replay
 from memsim.system import System
 from memsim.trace_read import open_trace
 from memsim.units import format_bytes, format_rate, format_time
@@ -76,6 +76,7 @@ def run(
 
     UsageError for an unknown name, option, tier, DoesNotFit, MissingExtra without torch.
     """
+    check_seed(seed)
     from workloads import kernel_options
 
     options = kernel_options.complete(name, kernel_options.parsed(given))
@@ -109,6 +110,7 @@ def _write(
     name: str, options: Mapping[str, Any], system: System, units: int, seed: int, out: Path
 ) -> list[str]:
     """Write the kernel's trace; the regions that `--tier` places."""
+    check_seed(seed)
     from workloads import kernel_options
 
     if name in kernel_options.PLAIN:

@@ -1,24 +1,26 @@
 """`memsim machines show` and `diff`: a machine as a datasheet, two machines side by side.
 
 Checked profiles enter; data for JSON leave (`document`, `differences`), or what rich prints (`sheet`,
-`table_of_differences`). Rates and latencies of paths are what the links and tiers give on an idle machine,
-not what a replay finds; large sizes are decimal. Words of a file are printed as they are, never as markup.
+`table_of_differences`). Rates of paths are closed forms: what links and tiers sustain, or less where what may
+be in flight binds (`closed_form`); latencies are those of an idle machine. Large sizes are decimal. Words of a file are printed as they are, never as markup.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from memsim.closed_form import Way, path_of, reached_copy, reached_stream
+from memsim.kernel import copy_engines
 from memsim.quantity import Quantity, Size
 from memsim.report import plain_table
 from memsim.report_json import machine
-from memsim.route import build_system, idle_latency_ps, path_bandwidth
+from memsim.route import build_system, idle_latency_ps
 from memsim.system import MILLION, PROVENANCES, System, Tier
 from memsim.units import format_bytes, format_rate, format_time
 
@@ -26,6 +28,18 @@ if TYPE_CHECKING:
     from memsim.profile_schema import Profile
 
 _PS = 10**12  # picoseconds of a second
+# What takes the place of a key that is left out: another key of the table, a value, a word, or "none".
+SAME_AS = {
+    "write_bandwidth": "bandwidth",
+    "bandwidth_out": "bandwidth",
+    "write_efficiency": "efficiency",
+    "efficiency_out": "efficiency",
+    "write_latency": "latency",
+}
+NO_LIMIT = "no limit"
+LIMITS = ("request", "read_iops", "write_iops", "queue_depth", "tags", "credits", "payload")
+DEFAULTS = {"devices": "1", "setup": "0 s", "header": "0 B", **dict.fromkeys(LIMITS, NO_LIMIT)}
+NO_NUMBERS = (NO_LIMIT, "none")
 _BINARY = ("GiB", "TiB", "PiB")
 
 
@@ -48,7 +62,9 @@ def document(profile: Profile) -> dict[str, Any]:
 
 
 def _path(system: System, initiator: int, tier: int) -> dict[str, Any]:
-    reads, writes = (path_bandwidth(system, initiator, tier, write) for write in (False, True))
+    ways = [Way(system, initiator, tier, write) for write in (False, True)]
+    reached = reached_copy if initiator in copy_engines(system) else reached_stream
+    reads, writes = (reached(way) for way in ways)
     return {
         "initiator": system.initiators[initiator].name,
         "tier": system.tiers[tier].name,
@@ -57,6 +73,8 @@ def _path(system: System, initiator: int, tier: int) -> dict[str, Any]:
         "read_bound": reads[1],
         "write_bytes_per_s": writes[0] * MILLION,
         "write_bound": writes[1],
+        "path_read_bytes_per_s": path_of(ways[0])[0] * MILLION,
+        "path_write_bytes_per_s": path_of(ways[1])[0] * MILLION,
         "idle_read_s": idle_latency_ps(system, initiator, tier) / _PS,
         "idle_write_s": idle_latency_ps(system, initiator, tier, write=True) / _PS,
         "energy_pj_per_bit": _energy_pj(system, initiator, tier),
@@ -87,7 +105,9 @@ def sheet(profile: Profile) -> RenderableType:
         Text(f"{profile.name}: {profile.title}", style="bold"),
         Text(),
         _paths(system),
-        Text("one stream, headers taken off; idle: a read there and back, transfers not counted"),
+        Text("read, write: what one long stream reaches, headers taken off; of a copy"),
+        Text("engine, copies from and to the first tier; by: what binds it"),
+        Text("idle: a read there and back, transfers not counted"),
         Text(),
         _memories(system),
         Text(),
@@ -100,6 +120,7 @@ def sheet(profile: Profile) -> RenderableType:
 def _paths(system: System) -> Table:
     """Every initiator's way to every tier."""
     table = plain_table("path", "over", "read", "by", "write", "by", "idle", left=(0, 1, 3, 5))
+    table.columns[0].no_wrap = True
     for initiator, runner in enumerate(system.initiators):
         table.add_row(Text(f"from {runner.name}", style="bold"))
         for tier in range(len(system.tiers)):
@@ -166,7 +187,8 @@ def _words(profile: Profile, group: str) -> str:
     if kind == "cache":
         return f"of {profile.cache[name].attach}"
     if kind == "tier":
-        return f"at {profile.tier[name].attach}"
+        moves = "; takes commands and moves data by itself" if profile.tier[name].access == "command" else ""
+        return f"at {profile.tier[name].attach}{moves}"
     if kind == "link":
         link = profile.link[name]
         both = "both directions at once" if link.duplex == "full" else "directions take turns"
@@ -183,13 +205,14 @@ def _printed(quantity: Quantity) -> str:
 
 
 def differences(first: Profile, second: Profile) -> list[dict[str, Any]]:
-    """What two machines do not share: path, and value, provenance and source of each, None if it has none.
+    """What two machines do not share: path, and value, provenance and source of each.
 
-    A number that is only written otherwise ("4800 GB/s") is no difference.
+    A key that was left out has the default that takes its place, with `default` as its source; None stands
+    where the whole table is missing. A number that is only written otherwise ("4800 GB/s") is no difference.
     """
     ours, theirs = dict(_entries(first)), dict(_entries(second))
     return [
-        {"path": path, "first": _entry(ours.get(path)), "second": _entry(theirs.get(path))}
+        {"path": path, "first": _entry(first, path, ours), "second": _entry(second, path, theirs)}
         for path in dict.fromkeys([*ours, *theirs])
         if _meant(ours.get(path)) != _meant(theirs.get(path))
     ]
@@ -215,10 +238,27 @@ def _meant(entry: Quantity | str | None) -> object:
     return type(entry).parse(entry.value) if isinstance(entry, Quantity) else entry
 
 
-def _entry(entry: Quantity | str | None) -> dict[str, str] | None:
+def _entry(profile: Profile, path: str, entries: Mapping[str, Quantity | str]) -> dict[str, str] | None:
+    entry = entries.get(path)
     if isinstance(entry, Quantity):
         return {"value": entry.text, "provenance": entry.provenance, "source": entry.source}
-    return None if entry is None else {"value": entry, "provenance": "", "source": ""}
+    if entry is not None:
+        return {"value": entry, "provenance": "", "source": ""}
+    default = _default(profile, path)
+    return None if default is None else {"value": default, "provenance": "", "source": "default"}
+
+
+def _default(profile: Profile, path: str) -> str | None:
+    """What takes the place of a key that a table leaves out; None where there is no such table."""
+    group, name, key = path.split(".")
+    table = None if group == "cost" else getattr(profile, group).get(name)
+    if table is None:
+        return None
+    if key == "attach":
+        return name
+    if key in SAME_AS:
+        return str(getattr(table, SAME_AS[key]).text)
+    return DEFAULTS.get(key, "none")
 
 
 def table_of_differences(first: Profile, second: Profile) -> RenderableType:
@@ -231,15 +271,28 @@ def table_of_differences(first: Profile, second: Profile) -> RenderableType:
     ours, theirs = dict(_entries(first)), dict(_entries(second))
     for path in (difference["path"] for difference in found):
         pair = (ours.get(path), theirs.get(path))
-        cells = [_printed(each) if isinstance(each, Quantity) else each or "-" for each in pair]
-        table.add_row(Text(path), Text(cells[0]), Text(cells[1]), _ratio(*pair))
+        defaults = [_default(profile, path) for profile in (first, second)]
+        cells = [_cell(entry, default) for entry, default in zip(pair, defaults, strict=True)]
+        table.add_row(Text(path), Text(cells[0]), Text(cells[1]), _ratio(pair, defaults))
     return table
 
 
-def _ratio(first: Quantity | str | None, second: Quantity | str | None) -> str:
-    if not isinstance(first, Quantity) or not isinstance(second, Quantity):
+def _cell(entry: Quantity | str | None, default: str | None) -> str:
+    if entry is None:
+        return "-" if default is None else f"{default} (default)"
+    return _printed(entry) if isinstance(entry, Quantity) else entry
+
+
+def _ratio(pair: Sequence[Quantity | str | None], defaults: Sequence[str | None]) -> str:
+    """How many times the first number the second one is; nothing where one of them is none."""
+    kinds = [type(entry) for entry in pair if isinstance(entry, Quantity)]
+    written = [
+        entry.value if isinstance(entry, Quantity) else default
+        for entry, default in zip(pair, defaults, strict=True)
+    ]
+    if not kinds or any(value is None or value in NO_NUMBERS for value in written):
         return ""
-    before, after = type(first).parse(first.value), type(second).parse(second.value)
+    before, after = (kinds[0].parse(int(value) if value == "1" else value) for value in written)
     if isinstance(before, tuple) or isinstance(after, tuple) or not before:
         return ""
     return f"{float(after / before):.3g}"

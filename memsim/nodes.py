@@ -53,9 +53,13 @@ def routes_of(profile: Profile) -> tuple[tuple[tuple[Hop, ...], ...], ...]:
 
 
 def faults_of_graph(profile: Profile) -> Iterator[Fault]:
-    """What keeps initiators from their tiers, and routes that could lock."""
+    """What keeps initiators from their tiers, and routes that could lock.
+
+    A link with a wrong end leaves nodes without one, and nodes at wrong names leave tiers without routes:
+    what follows from a fault is not listed beside it.
+    """
     graph = graph_of(profile)
-    found = [*_faults_of_joints(profile), *_faults_of_nodes(profile, graph)]
+    found = list(_faults_of_joints(profile)) or list(_faults_of_nodes(profile, graph))
     yield from found or _faults_of_routes(profile, graph)
 
 
@@ -110,11 +114,15 @@ def _faults_of_routes(profile: Profile, graph: nx.DiGraph[str]) -> Iterator[Faul
 
 
 def _cut_off(profile: Profile, graph: nx.DiGraph[str]) -> Iterator[Fault]:
-    """Tiers that an initiator cannot reach."""
+    """Tiers that an initiator cannot reach, once for each node that initiators sit at."""
     import networkx as nx
 
+    seen: set[str] = set()
     for name, runner in profile.initiator.items():
         node = runner.attach or name
+        if node in seen:
+            continue
+        seen.add(node)
         reached = nx.descendants(graph, node) | {node}
         for tier, table in profile.tier.items():
             if table.attach not in reached:

@@ -211,7 +211,11 @@ def _place(
     rest = _bytes(region, region.rows - fitting)
     if rest > free[spill]:
         tier = system.tiers[spill]
-        raise _shortfall(tier.name, tier.capacity_bytes - free[spill] + rest, tier.capacity_bytes, system)
+        raise DoesNotFit(
+            f"{system.name}: tier '{tier.name}' has room for {_gb(free[spill])} of the {_gb(rest)} of region "
+            f"'{region.name}' that spill to it: {_gb(rest - free[spill])} too many; place less, or take a "
+            "machine with more room"
+        )
     free[spill] -= rest
     spilled = Piece(region.rows, ((spill, 1),))
     return (Piece(fitting, shares), spilled) if fitting else (spilled,)

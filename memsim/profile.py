@@ -13,7 +13,7 @@ import stat
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from hwprofiles import machine_names, machine_path
 from memsim.errors import ProfileError, cut, nearest, shown
@@ -181,7 +181,7 @@ def overridden(table: dict[str, Any], text: str) -> dict[str, Any]:
     from memsim.profile_schema import GROUPS, is_number
 
     path, equals, value = text.partition("=")
-    parts = path.strip().split(".")
+    parts = _parts(path)
     if not equals or len(parts) != 3:
         raise ProfileError(f"--set {shown(text)}: {_SET}")
     group, name, key = parts
@@ -199,6 +199,13 @@ def overridden(table: dict[str, Any], text: str) -> dict[str, Any]:
     if is_number(group, key):
         new = {"value": new, "provenance": "assumed", "source": SET_SOURCE}
     return {**table, group: {**names, name: {**names[name], key: new}}}
+
+
+def _parts(path: str) -> list[str]:
+    """The parts of GROUP.NAME.KEY; each may stand in quotes, as in a file: cost."2024".hbm."""
+    parts = [part.strip() for part in path.split(".")]
+    quoted = [len(part) > 1 and part[0] == part[-1] and part[0] in "\"'" for part in parts]
+    return [part[1:-1] if marks else part for part, marks in zip(parts, quoted, strict=True)]
 
 
 def value_of(text: str) -> object:
@@ -232,10 +239,11 @@ def _worded(detail: ErrorDetails) -> str:
             return f"{where}: missing; {_remedy(loc)}"
         case "value_error":
             return f"{where}: {detail['ctx']['error']}"
-        case "literal_error":
+        case "literal_error" if loc[-1] == "provenance":
             word = detail["input"] if isinstance(detail["input"], str) else ""
-            known = PROVENANCES if loc[-1] == "provenance" else ("full", "shared")
-            return f"{where}: found {shown(detail['input'])}; {nearest(word, known)}"
+            return f"{where}: found {shown(detail['input'])}; {nearest(word, PROVENANCES)}"
+        case "literal_error":
+            return f"{where}: found {shown(detail['input'])}; choose one of: {', '.join(_words_of(loc))}"
         case "string_too_short":
             return f"{where}: is empty; write some words"
         case "too_long" if len(loc) == 1:
@@ -255,6 +263,13 @@ def _remedy(loc: tuple[int | str, ...]) -> str:
         return f"every [{loc[0]}.NAME] needs it"
     add = f", add [{loc[0]}.NAME]" if loc[0] in ("initiator", "cache", "tier") else ""
     return f"every machine needs it{add}"
+
+
+def _words_of(loc: tuple[int | str, ...]) -> tuple[str, ...]:
+    """The words that the key at `loc` may hold."""
+    from memsim.profile_schema import GROUPS
+
+    return get_args(GROUPS[str(loc[0])].model_fields[str(loc[-1])].annotation)
 
 
 def _keys_beside(loc: tuple[int | str, ...]) -> list[str]:

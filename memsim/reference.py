@@ -279,10 +279,12 @@ class Replay:
         tier, queue = self.system.tiers[request.tier], self.machine.queues[request.tier]
         places = int(rules.pieces_of(request.offset, request.nbytes, tier.interleave_bytes))
         yield from self.take(queue, places, request)
-        rate, least_ps = tier.channel_mbps[request.write], tier.occupancy_ps[request.write]
+        rate, occupancy_ps = tier.channel_mbps[request.write], tier.occupancy_ps[request.write]
+        operation = int(rules.operation_bytes(request.transfer, tier.interleave_bytes))
         end_ps = 0
         for channel, nbytes in pieces(tier, request.offset, request.nbytes):
             station = self.machine.channels[request.tier][channel]
+            least_ps = int(rules.least_ps(nbytes, occupancy_ps, operation))
             end_ps = max(end_ps, station.book(self.now_ps, nbytes, rate, least_ps))
         kernel, block = int(self.program.number[request.block.kernel]), self.number_in_kernel(request.block)
         tail_ps = self.machine.tail_ps(request, self.options.seed, kernel, block)

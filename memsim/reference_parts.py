@@ -41,7 +41,9 @@ class Station:
         if now_ps >= free_ps or rate != self.rate:
             self.begin_ps, self.whole_ps, self.rest = max(now_ps, free_ps), 0, 0
         self.rate = rate
-        whole_ps, rest = rules.piece_service_ps(work, rate, least_ps)
+        whole_ps, rest = rules.service_ps(work, rate)
+        if whole_ps < least_ps:
+            whole_ps, rest = least_ps, 0
         self.whole_ps += int(whole_ps)
         self.rest += int(rest)
         return self.free_ps

@@ -69,7 +69,7 @@ def plain_table(*columns: str, left: tuple[int, ...] = (0,)) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for index, column in enumerate(columns):
         if index in left:
-            table.add_column(column, overflow="fold")
+            table.add_column(column, overflow="fold", no_wrap=index == 0)
         else:
             table.add_column(column, justify="right", no_wrap=True)
     return table
@@ -173,15 +173,35 @@ def _notes(result: Result) -> Iterator[RenderableType]:
     )
     yield _note("capacity", used)
     yield _note("ledger", ledger)
-    energy = [place for place in (*result.tiers, *result.links) if place.energy_pj]
-    if energy:
-        yield _note("energy", "; ".join(f"{place.name} {_joules(place.energy_pj or 0)}" for place in energy))
+    yield from _worth(result)
     yield _note("bound (x%)", "ten times as much of it shortens the family's longest kernel by x%")
     yield _note("naive", "launch + t0 + bytes / bandwidth of the place that it names; ratio: time / naive")
     yield _note("waiting", "summed over requests, so it may exceed the step")
     yield _note("provenance", f"{result.provenance}, the worst of its inputs")
     if result.assumed:
         yield _note("assumed", ", ".join(result.assumed))
+
+
+def _worth(result: Result) -> Iterator[RenderableType]:
+    """Latencies, energy and cost, of what was used."""
+    served = [tier for tier in result.tiers if tier.requests]
+    latencies = "; ".join(
+        f"{tier.name} {format_time(tier.p50_ps)}, p99 {format_time(tier.p99_ps)}" for tier in served
+    )
+    yield _note("latency", f"p50 of requests: {latencies}")
+    moved = [p for p in (*result.tiers, *result.links) if p.moved_read_bytes + p.moved_write_bytes]
+    energies = [
+        f"{place.name} " + ("not known" if place.energy_pj is None else _joules(place.energy_pj))
+        for place in moved
+    ]
+    if any(place.energy_pj for place in moved):
+        yield _note("energy", "; ".join(energies))
+    for scenario in dict(result.tiers[0].cost_usd):
+        prices = [(tier.name, dict(tier.cost_usd).get(scenario)) for tier in result.tiers if tier.used_bytes]
+        words = "; ".join(f"{name} " + ("not known" if p is None else f"{p:,.2f} USD") for name, p in prices)
+        yield _note("cost", f"of the bytes placed, prices of {scenario}: {words}")
+    for note in result.notes:
+        yield _note("note", note)
 
 
 def _note(label: str, words: str) -> RenderableType:

@@ -42,6 +42,7 @@ def document(result: Result) -> dict[str, Any]:
         "interval": result.interval,
         "provenance": result.provenance,
         "assumed": list(result.assumed),
+        "notes": list(result.notes),
         "bytes_read": dict(result.bytes_read),
         "bytes_written": dict(result.bytes_written),
         "bytes_issued": dict(result.bytes_issued),

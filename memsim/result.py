@@ -154,6 +154,7 @@ class Result:
                   issued = cache hits + moved by tiers - rounding
     provenance    worst of all inputs;  assumed  paths of the assumed ones
     digest        one number for all completion times
+    notes         what a reader should know of how it came about, a line each
     """
 
     trace: str
@@ -179,6 +180,7 @@ class Result:
     provenance: str
     assumed: tuple[str, ...]
     interval: str = "no interval (uncalibrated)"
+    notes: tuple[str, ...] = ()
     outcome: Outcome | None = field(default=None, repr=False, compare=False)
 
     @property

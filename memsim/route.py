@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from memsim.errors import ProfileError, nearest
 from memsim.nodes import Fault, faults_of_graph, routes_of
-from memsim.options import DEFAULT_QUANTUM_BYTES
 from memsim.system import MILLION, Cache, Hop, Initiator, Input, Link, System, Tier
 
 if TYPE_CHECKING:
@@ -212,28 +211,25 @@ def path_bandwidth(
     initiator: int,
     tier: int,
     write: bool = False,
-    quantum_bytes: int = DEFAULT_QUANTUM_BYTES,
 ) -> tuple[int, str]:
     """What a stream of one kind sustains between an initiator and a tier, and the part that binds.
 
-    Data alone: headers are taken off, and the largest transfers are meant where a link needs them. At the
-    tier whole pieces of a request of quantum_bytes are served.
+    Data alone: headers are taken off, and the largest transfers are meant where a link or a tier needs them.
     Returns (rate [10^6 bytes/s], the name of the link or tier); of equals the nearest.
     """
     rates = [
         (_data_mbps(system, initiator, hop, write), system.links[hop.link].name)
         for hop in system.routes[initiator][tier]
     ]
-    rates.append((tier_mbps(system.tiers[tier], write, quantum_bytes), system.tiers[tier].name))
+    rates.append((tier_mbps(system.tiers[tier], write), system.tiers[tier].name))
     return min(rates, key=lambda rate: rate[0])
 
 
-def tier_mbps(tier: Tier, write: bool = False, quantum_bytes: int = DEFAULT_QUANTUM_BYTES) -> int:
-    """What all channels of a tier sustain in whole pieces, its limit on operations counted."""
-    piece = min(tier.interleave_bytes, max(quantum_bytes, tier.unit_bytes))
+def tier_mbps(tier: Tier, write: bool = False) -> int:
+    """What all channels of a tier sustain in large transfers, its limit on operations counted."""
     mbps, occupancy_ps = tier.channel_mbps[write], tier.occupancy_ps[write]
-    if occupancy_ps * mbps > piece * MILLION:
-        return tier.channels * piece * MILLION // occupancy_ps
+    if occupancy_ps * mbps > tier.interleave_bytes * MILLION:
+        return tier.channels * tier.interleave_bytes * MILLION // occupancy_ps
     return tier.channels * mbps
 
 

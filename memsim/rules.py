@@ -59,12 +59,32 @@ def service_ps(work, rate):
 
 
 @jit
-def piece_service_ps(nbytes, mbps, occupancy_ps):
-    """Time of a piece at its channel: its transfer, or the tier's occupancy where that is longer."""
+def least_ps(nbytes, occupancy_ps, operation):
+    """Least time of a piece that is a part of an operation of so many bytes: its part of the occupancy."""
+    if nbytes >= operation:
+        return occupancy_ps
+    each = occupancy_ps // operation  # ceil(occupancy x part), in terms that stay inside int64
+    over = occupancy_ps - each * operation
+    return each * nbytes + (over * nbytes + operation - 1) // operation
+
+
+@jit
+def piece_service_ps(nbytes, mbps, occupancy_ps, operation):
+    """Time of a piece at its channel: its transfer, or its part of an operation where that is longer.
+
+    An operation keeps a channel for occupancy_ps at least (see least_ps).
+    """
     whole_ps, rest = service_ps(nbytes, mbps)
-    if whole_ps < occupancy_ps:
-        return occupancy_ps, 0
+    shortest_ps = least_ps(nbytes, occupancy_ps, operation)
+    if whole_ps < shortest_ps:
+        return shortest_ps, 0
     return whole_ps, rest
+
+
+@jit
+def operation_bytes(transfer_bytes, interleave_bytes):
+    """Bytes that one operation of a transfer moves: what lies together on a channel, or all there is."""
+    return min(transfer_bytes, interleave_bytes)
 
 
 @jit

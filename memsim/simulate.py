@@ -5,7 +5,7 @@ Enters a trace file, a machine and options; leaves a `Result`. The engine is imp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,6 +65,7 @@ def replay(
     """
     _check_options(engine, quantum_bytes, seed)
     system = _system(machine, _several(overrides))
+    machine_tails = [tier.name for tier in system.tiers if tier.tail]
     if seed is None:
         system = without_tails(system)
     watched = Watched(open_trace(trace))
@@ -78,7 +79,30 @@ def replay(
     _check_run_on(options, watched)
     ledger.check(outcome, watched.tally.issued, system)
     result = summarize(watched, system, placement, outcome, engine)
+    notes = (*_notes_of_tails(result, machine_tails, seed), *_notes_of_grids(watched, system, options))
+    result = replace(result, notes=notes)
     return _with_bounds(result, watched, system, memory, options) if bound else result
+
+
+def _notes_of_tails(result: Result, machine_tails: Sequence[str], seed: int | None) -> Iterator[str]:
+    """Whether slow requests were drawn."""
+    used = [tier.name for tier in result.tiers if tier.requests and tier.name in machine_tails]
+    if used and seed is None:
+        yield f"slow requests of {' and '.join(used)} are left out; --seed N draws them"
+    elif used:
+        yield f"slow requests of {' and '.join(used)} are drawn with seed {seed}"
+
+
+def _notes_of_grids(trace: Watched, system: System, options: ReplayOptions) -> Iterator[str]:
+    """Kernels that run on another number of units than they were recorded for."""
+    units = int(trace.meta.get("units", 0))
+    for kernel, home in options.run_on.items():
+        runner = system.initiators[home]
+        if units and runner.units != units:
+            yield (
+                f"{kernel} was recorded for {units} units and runs on the {runner.units} of {runner.name}: "
+                f"a kernel written for those would be cut otherwise (trace record --units {runner.units})"
+            )
 
 
 def _several(texts: str | Sequence[str]) -> Sequence[str]:
@@ -151,6 +175,11 @@ def _check_options(engine: str, quantum_bytes: int, seed: int | None) -> None:
         raise UsageError(
             f"--quantum {quantum_bytes} B: expected 1 B to 1 GiB; the default is {DEFAULT_QUANTUM_BYTES} B"
         )
+    check_seed(seed)
+
+
+def check_seed(seed: int | None) -> None:
+    """UsageError for a seed that no draw takes."""
     if seed is not None and not 0 <= seed <= _LARGEST_SEED:
         raise UsageError(f"--seed {seed}: expected 0 to {_LARGEST_SEED}; leave it out for no tails")
 

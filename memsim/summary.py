@@ -219,12 +219,13 @@ def _energy_pj(place: Tier | Link, moved_bytes: int) -> int | None:
 
 
 def percentiles_ps(histogram: np.ndarray, percents: Sequence[int]) -> list[int]:
-    """Lower edge of the bucket that holds each percentile [ps]; 0 where nothing was counted."""
+    """Middle of the bucket that holds each percentile [ps], 6% off at most; 0 where nothing was counted."""
     total = int(histogram.sum())
     if not total:
         return [0] * len(percents)
     ranks = np.cumsum(histogram)
-    return [bucket_floor_ps(int(np.searchsorted(ranks, -(-total * p // 100)))) for p in percents]
+    buckets = [int(np.searchsorted(ranks, -(-total * p // 100))) for p in percents]
+    return [(bucket_floor_ps(bucket) + bucket_floor_ps(bucket + 1)) // 2 for bucket in buckets]
 
 
 def _inputs_used(system: System, outcome: Outcome, meta: Mapping[str, Any]) -> list[Input]:

@@ -17,7 +17,9 @@ from memsim.errors import UsageError, nearest, shown
 _DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _BYTES = {f"{prefix}B": factor for prefix, factor in {**_DECIMAL, **_BINARY}.items()}
-_RATES = {f"{unit}/s": factor for unit, factor in _BYTES.items()}
+_BITS = {"Mbit/s": 10**6 // 8, "Gbit/s": 10**9 // 8, "Tbit/s": 10**12 // 8}  # as networks are sold
+_RATES = {**{f"{unit}/s": factor for unit, factor in _BYTES.items()}, **_BITS}
+_EXACT_ENOUGH = 1000  # from here on a rate is rounded to whole MB/s: less than 0.05%
 _TIMES_PS = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9, "s": 10**12}
 _FLOPS = {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items() if prefix != "K"}
 _ENERGIES_FJ = {"fJ/bit": 1, "pJ/bit": 10**3}
@@ -155,6 +157,8 @@ def _whole(
     if unit not in units:
         raise UsageError(f"{refusal}: unknown unit {shown(unit)}; {nearest(unit, filter(None, units))}")
     value = Fraction(digits) * units[unit] / divisor
+    if units is _RATES and value >= _EXACT_ENOUGH:
+        value = Fraction(round(value))
     if value.denominator != 1:
         raise UsageError(f"{refusal}: it is no whole number of {whole_unit}; expected {expected}")
     if value > _LARGEST:

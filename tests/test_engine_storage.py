@@ -71,7 +71,8 @@ def test_a_piece_that_takes_longer_than_the_occupancy_takes_its_transfer() -> No
 
 
 def test_an_occupancy_inside_a_busy_period_leaves_the_remainder_of_the_others() -> None:
-    """On one channel two pages, and 2 KB between them: 2 x 2,340,571.4 + 2,000,000, rounded up once."""
+    """On one channel two pages, and 2,000 B, an operation of their own, between them: 2 x 2,340,571.4 +
+    2,000,000, rounded up once."""
     system = with_tier(STORE, 0, channels=1, unit_bytes=1, occupancy_ps=(2_000_000, 0))
     regions = (flat_region(0, 8, PAGE), flat_region(1, 8, 2000))
     accesses = [Access(0, 0, 0, region, False, row, 1) for region, row in ((0, 0), (1, 0), (0, 1))]
@@ -114,6 +115,23 @@ def test_many_small_accesses_take_their_occupancy_over_the_channels(write: bool)
     took = elapsed_ps(replayed(scan(4000, write=write), STORE))
     idle_ps = WRITE_PS if write else READ_PS
     assert took == pytest.approx(idle_ps + 4000 * op_ps / CHANNELS, rel=0.01)
+
+
+@pytest.mark.parametrize("quantum_bytes", [PAGE, 2 * PAGE, 16 * PAGE])
+def test_an_operation_moves_what_lies_together_whatever_requests_it_is_cut_into(quantum_bytes: int) -> None:
+    """Blocks of 16 KiB on a channel: a long read takes an operation each, rows of a page one each."""
+    drive = with_tier(STORE, 0, interleave_bytes=4 * PAGE, occupancy_ps=(20_000_000, 0))
+    transfer = transfer_ps(4 * PAGE, READ_MBPS)
+    assert transfer < 20_000_000
+    long = one_kernel(
+        kernel(tiles_in_flight=64, tile_rows=16), flat_region(0, 1024, PAGE),
+        Access(0, 0, 0, 0, False, 0, 1024, worked=True),
+    )  # fmt: skip
+    took = elapsed_ps(run_both(long, drive, placed(long.regions), quantum_bytes))
+    assert took == pytest.approx(READ_PS + 1024 / 4 * 20_000_000 / CHANNELS, rel=0.05)
+    short = scan(1024)
+    took = elapsed_ps(run_both(short, drive, placed(short.regions), quantum_bytes))
+    assert took == pytest.approx(READ_PS + 1024 * 20_000_000 / CHANNELS, rel=0.05)
 
 
 @pytest.mark.parametrize("write", [False, True])

@@ -219,6 +219,8 @@ def test_slow_requests_need_a_seed():
         ("kernel", "2 Missing argument 'NAME'; see 'memsim kernel --help'"),
         ("kernel strem", "2 unknown kernel 'strem'; did you mean 'stream'?"),
         ("kernel stream --heads 4", "2 --heads with 'stream': it has no such option; it takes --bytes"),
+        ("kernel gather --seed -1", "2 --seed -1: expected 0 to"),
+        ("kernel dsa-topk --topk 999999 --context 128K", "2 --topk 999999 with 'dsa-topk': the context holds"),
         ("kernel gather --span 5", "2 --span: '5' is not a size: it has no unit"),
         ("kernel mla --context 5x", "2 --context: '5x' is not a number of tokens"),
         ("kernel stream --tier hots", "2 --tier 'hots': machine h200 has no tier 'hots'"),

@@ -117,13 +117,13 @@ def test_neither_way_of_a_link_exceeds_its_rate_nor_both_of_a_shared_one(
     check_to_the_picosecond(outcome, system, least_ps, "bytes on the wire of link pcie: .* ps take")
 
 
-def test_every_request_of_a_tier_keeps_a_channel_for_its_occupancy(
+def test_every_operation_of_a_tier_keeps_a_channel_for_its_occupancy(
     outcome: tuple[Outcome, np.ndarray],
 ) -> None:
     system = with_tier(TWO_TIERS, 1, occupancy_ps=(10**9, 2 * 10**9))
-    requests = int(outcome[0].latency[1].sum())
-    least_ps = ceil(Fraction(requests * 10**9, HOST.channels))
-    check_to_the_picosecond(outcome, system, least_ps, "requests served by tier host")
+    operations = int(outcome[0].kernel_moved[:, 1].sum()) // HOST.interleave_bytes
+    least_ps = ceil(Fraction(operations * 10**9, HOST.channels))
+    check_to_the_picosecond(outcome, system, least_ps, "operations of tier host")
 
 
 def test_links_are_checked_by_the_route_of_the_initiator() -> None:

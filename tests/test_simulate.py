@@ -268,3 +268,15 @@ def test_a_loaded_machine_and_a_single_rule_are_taken_as_they_are(trace: Path) -
     named = replay(trace, "h200-host", place=["kv=host"], bound=False)
     loaded = replay(trace, load_machine("h200-host"), place="kv=host", bound=False)
     assert loaded == named
+
+
+def test_a_result_says_what_was_left_out_and_what_was_cut_for_another_machine() -> None:
+    sample = Path(__file__).parent / "golden" / "v32_128k.parquet"
+    options = {"place": ["kv=nvme"], "bound": False}
+    (note,) = replay(sample, "h200-nvme", **options).notes
+    assert note == "slow requests of nvme are left out; --seed N draws them"
+    (note,) = replay(sample, "h200-nvme", **options, seed=3).notes
+    assert note == "slow requests of nvme are drawn with seed 3"
+    (note,) = replay(sample, "h200-cxl", place=["index=cxl"], run_on="dsa-index=cxl", bound=False).notes
+    assert "dsa-index was recorded for 132 units and runs on the 16 of cxl-unit" in note
+    assert replay(sample, "h200", bound=False).notes == ()

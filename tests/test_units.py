@@ -163,3 +163,16 @@ def test_a_decimal_fraction_loses_nothing(whole, thousandths):
 )
 def test_a_quantity_is_printed_for_people(printed, expected):
     assert printed == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "mbps"),
+    [("400 Gbit/s", 50_000), ("1.6 Tbit/s", 200_000), ("128 GiB/s", 137_439), ("1000.4 MB/s", 1000)],
+)
+def test_rates_of_networks_and_of_binary_sizes_are_whole_mb_s(text, mbps):
+    assert units.parse_rate(text) == mbps
+
+
+def test_a_slow_rate_must_be_a_whole_number_of_mb_s():
+    with pytest.raises(UsageError, match="no whole number of MB/s"):
+        units.parse_rate("1.5 MB/s")

@@ -93,6 +93,11 @@ def _check_words(name: str, options: Mapping[str, Any]) -> None:
             f"--kv-dtype {options['kv_dtype']} with '{name}': this kernel reads {only} rows alone; "
             "mla reads bf16, dsa-attend fp8"
         )
+    if options.get("topk", 0) > options.get("context", 0) and name in ("dsa-topk", "dsa-attend"):
+        raise UsageError(
+            f"--topk {options['topk']} with '{name}': the context holds {options['context']:,} tokens; "
+            "lower it or raise --context"
+        )
     if name == "kda" and options["heads"] % 2:
         raise UsageError(f"--heads {options['heads']} with 'kda': expected an even number of heads")
 
