@@ -81,7 +81,8 @@ def diff_machines(
     from memsim.profile import load_machine
 
     if second is None and not overrides:
-        raise UsageError(f"machines diff {first}: nothing to compare with; name a second machine or --set a number")
+        found = f"machines diff {first}: nothing to compare it with"
+        raise UsageError(f"{found}; name a second machine or change a number with --set")
     profiles = load_machine(first), load_machine(first if second is None else second, overrides or ())
     if as_json:
         print(report_json.dumps(machine_show.differences(*profiles)), end="")

@@ -1,4 +1,4 @@
-"""`memsim validate`: measure real machines, and look at what was measured, here and by others.
+"""`memsim validate`: measure real machines, look at what was measured, here and by others, and compare.
 
 The measuring code and the measurements live in `validation`; they are fetched inside the commands. Measuring
 on a GPU needs torch, figures need matplotlib: what is missing ends in exit code 6.
@@ -13,7 +13,7 @@ import typer
 
 from memsim.output import named
 
-app = typer.Typer(help="Measurements: make them on your machine, draw them, list the public ones.")
+app = typer.Typer(help="Measurements: make them on your machine, draw them, compare them with public ones.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Measured = Annotated[
@@ -21,6 +21,9 @@ Measured = Annotated[
     typer.Option(
         metavar="DIR", help="One machine's measurements, or a folder of machines. Default: the shipped ones."
     ),
+]
+Machine = Annotated[
+    str, typer.Option(metavar="NAME|DIR", help="Measurements that come with memsim, or a folder of yours.")
 ]
 
 
@@ -50,6 +53,9 @@ def measure(
     budget: Annotated[
         float, typer.Option(metavar="SECONDS", help="Stop after this; call again to go on.")
     ] = 900.0,
+    since: Annotated[
+        str, typer.Option(metavar="RUN", help="Measure again what is older, such as 20261201.")
+    ] = "",
 ) -> None:
     """Time kernels on a GPU and write what came out; resumes where it stopped."""
     import contextlib
@@ -60,6 +66,7 @@ def measure(
     words = ["--suite", suite, "--device", device, "--budget", str(budget)]
     words += [word for family in only or () for word in ("--only", family)]
     words += ["--smoke"] if smoke else []
+    words += ["--since", since] if since else []
     if list_:
         raise typer.Exit(script.main([*words, "--list"]))
     if output is None:
@@ -174,8 +181,8 @@ def tables(as_json: AsJson = False) -> None:
     report.show(listed)
 
 
-@app.command()
-def show(
+@app.command("show")
+def show_rows(
     name: Annotated[str, typer.Argument(metavar="FAMILY|TABLE", help="A measured family or a public table.")],
     where: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN=VALUE", help="Only rows with this value. Repeatable.")
@@ -195,3 +202,90 @@ def show(
         return
     print(look.text(printed), end="")
     print(f"{len(printed):,} of {len(found):,} rows; --json prints every column")
+
+
+@app.command()
+def repeat(
+    machine: Machine = "nvidia-h200", against: Machine = "nvidia-h200-earlier", as_json: AsJson = False
+) -> None:
+    """Compare two runs point by point: how far do measurements repeat?"""
+    from dataclasses import asdict
+
+    from memsim import report_json
+    from validation import repeat as repeating
+    from validation import show
+
+    found = repeating.repeats(machine, against)
+    if as_json:
+        print(report_json.dumps([asdict(each) for each in found]), end="")
+        return
+    cells = [
+        [
+            each.family,
+            str(each.points),
+            *(f"{share:.1%}" for share in (each.middle, each.most)),
+            *(f"{each.bias:+.1%}", str(each.over), f"{each.worst:+.1%}", each.worst_point),
+        ]
+        for each in found
+    ]
+    names = ("family", "points", "median", "95 %", "bias", "over 3 %", "worst", "at")
+    print(show.table(names, cells, left=(0, 7)), end="")
+    compared, over = sum(each.points for each in found), sum(each.over for each in found)
+    print(f"{machine} against {against}: {over:,} of {compared:,} points differ by more than 3 %")
+
+
+@app.command()
+def spread(machine: Machine = "nvidia-h200", as_json: AsJson = False) -> None:
+    """Count the points of each family whose samples lie within 3 % of each other."""
+    from dataclasses import asdict
+
+    from memsim import report_json
+    from validation import repeat as repeating
+    from validation import show
+
+    found = repeating.spreads(machine)
+    if as_json:
+        print(report_json.dumps([asdict(each) for each in found]), end="")
+        return
+    cells = [
+        [
+            each.family,
+            *(str(each.points), str(each.steady), f"{each.steady / each.points:.0%}"),
+            *(str(each.failed or "-"), f"{each.worst:.1%}", each.worst_point),
+        ]
+        for each in found
+    ]
+    names = ("family", "points", "steady", "share", "failed", "worst", "at")
+    print(show.table(names, cells, left=(0, 6)), end="")
+    for name, gpu in (("GPU", True), ("CPU and storage", False)):
+        steady, points = repeating.share(found, gpu)
+        if points:
+            wanted = f", wanted {repeating.WANTED:.0%}" if gpu else ""
+            print(f"{name}: {steady:,} of {points:,} points are steady, {steady / points:.1%}{wanted}")
+
+
+@app.command()
+def sanity(machine: Machine = "nvidia-h200", as_json: AsJson = False) -> None:
+    """Hold a machine's measurements against published ones of the same chip."""
+    from dataclasses import asdict
+
+    from memsim import report_json
+    from validation import sanity as checks
+    from validation import show
+
+    found = list(checks.lines(machine))
+    if as_json:
+        print(report_json.dumps([{**asdict(line), "close": line.close} for line in found]), end="")
+        return
+    reasons = list(dict.fromkeys(line.why for line in found if line.why and not line.close))
+    cells = []
+    for line in found:
+        note = f"({reasons.index(line.why) + 1})" if line.why and not line.close else ""
+        numbers = (f"{line.ours:,.4g}", f"{line.theirs:,.4g}", f"{line.difference:+.1%}")
+        cells.append([line.what, line.unit, *numbers, note, line.source])
+    names = ("what", "", "ours", "published", "differs", "", "by")
+    print(show.table(names, cells, left=(0, 1, 5, 6)), end="")
+    for number, reason in enumerate(reasons, 1):
+        print(f"({number}) {reason}")
+    for name, what in checks.SOURCES.items():
+        print(f"{name}: {what}")

@@ -56,14 +56,17 @@ class Way:
 
     @property
     def request_bytes(self) -> int:
-        """Requests of a stream: the usual quantum, or the tier's unit where that is larger."""
-        return max(DEFAULT_QUANTUM_BYTES, self.holder.unit_bytes)
+        """Requests of a stream: the usual quantum or the tier's unit, less where tags are few."""
+        usual = max(DEFAULT_QUANTUM_BYTES, self.holder.unit_bytes)
+        return self.system.largest_request(self.initiator, self.tier, self.write, usual)
 
     @property
     def span_bytes(self) -> int:
-        """A tile of a stream: as long as its links need it to reach their rates, in whole requests."""
+        """A tile of a stream: as long as links and tier need it to reach their rates, in whole requests."""
         links = [self.system.links[hop.link] for hop in self.hops]
         longest = max([TILE_BYTES, *(link.efficiency[-1][0] for link in links if link.efficiency)])
+        if any(self.holder.occupancy_ps):  # an operation moves what lies together on a channel
+            longest = max(longest, self.holder.interleave_bytes)
         return -(-longest // self.request_bytes) * self.request_bytes
 
     @property
@@ -77,6 +80,7 @@ class Limit(NamedTuple):
 
     name: str
     requests: int
+    request_bytes: int
     trip_ps: int
 
 
@@ -146,9 +150,9 @@ def _pieces(way: Way, nbytes: int) -> int:
 def path_of(way: Way) -> tuple[int, str]:
     """Bandwidth of a path [10^6 bytes/s], and what binds it: a link, the tier or the tier's operations."""
     mbps, part = path_bandwidth(way.system, way.initiator, way.tier, way.write)
-    tier, occupancy_ps = way.holder, way.holder.occupancy_ps[way.write]
-    counted = part == tier.name and occupancy_ps * tier.channel_mbps[way.write] > tier.interleave_bytes * MILLION
-    return mbps, f"{part} operations" if counted else part
+    tier = way.holder
+    at_rate = tier.occupancy_ps[way.write] * tier.channel_mbps[way.write] <= tier.interleave_bytes * MILLION
+    return mbps, part if part != tier.name or at_rate else f"{part} operations"
 
 
 def needed_bytes(way: Way) -> int:
@@ -160,28 +164,28 @@ def limits(way: Way, nbytes: int = 0, span_bytes: int = 0) -> Iterator[Limit]:
     """What limits the requests in flight, those of a stream if no size is given: the units' bytes first."""
     nbytes, span = nbytes or way.request_bytes, span_bytes or way.span_bytes
     requests = way.runner.units * max(1, way.runner.unit_outstanding_bytes // nbytes)
-    yield Limit(f"{way.runner.name} bytes in flight", requests, round_trip_ps(way, nbytes, span))
+    yield Limit(f"{way.runner.name} bytes in flight", requests, nbytes, round_trip_ps(way, nbytes, span))
     for number, hop in enumerate(way.hops):
         link = way.system.links[hop.link]
         credits, word = (link.credits, "credits") if way.write else (link.tags, "tags")
         if way.holder.commanded or not credits:
             continue
         requests = max(1, credits // _packets(way, _moved(way, nbytes), hop))
-        yield Limit(f"{link.name} {word}", requests, round_trip_ps(way, nbytes, span, number))
+        yield Limit(f"{link.name} {word}", requests, nbytes, round_trip_ps(way, nbytes, span, number))
     if way.holder.queue_depth:
         requests = max(1, way.holder.queue_depth // _pieces(way, nbytes))
         at_tier_ps = round_trip_ps(way, nbytes, span, len(way.hops))
-        yield Limit(f"{way.holder.name} queue depth", requests, at_tier_ps)
+        yield Limit(f"{way.holder.name} queue depth", requests, nbytes, at_tier_ps)
 
 
 def most_of_units_mbps(way: Way) -> float:
     """What Little's law leaves to rows of one unit each, wherever they lie [10^6 bytes/s]."""
     unit = way.holder.unit_bytes
-    return min(_little_mbps(limit, unit) for limit in limits(way, unit, unit))
+    return min(map(_little_mbps, limits(way, unit, unit)))
 
 
 def reached_stream(way: Way) -> tuple[int, str]:
-    """What a long stream reaches [10^6 bytes/s], and what binds it: a part of the path, or what is in flight."""
+    """What a long stream reaches [10^6 bytes/s] and what binds it: part of the path, or what is in flight."""
     return _reached([way], list(limits(way)))
 
 
@@ -197,14 +201,13 @@ def reached_copy(way: Way) -> tuple[int, str]:
 
 def _reached(ways: Sequence[Way], held: Sequence[Limit]) -> tuple[int, str]:
     path_mbps, part = min(path_of(way) for way in ways)
-    nbytes = max(way.request_bytes for way in ways)
-    tight = min(held, key=lambda limit: _little_mbps(limit, nbytes))
-    little_mbps = int(_little_mbps(tight, nbytes))
+    tight = min(held, key=_little_mbps)
+    little_mbps = int(_little_mbps(tight))
     return (path_mbps, part) if path_mbps <= little_mbps else (little_mbps, tight.name)
 
 
-def _little_mbps(limit: Limit, nbytes: int) -> float:
-    return limit.requests * nbytes * MILLION / limit.trip_ps
+def _little_mbps(limit: Limit) -> float:
+    return limit.requests * limit.request_bytes * MILLION / limit.trip_ps
 
 
 def expected_stream(way: Way) -> Expected:
@@ -227,7 +230,8 @@ def _copied(way: Way) -> list[Way]:
 
 def _copy_limits(ways: Sequence[Way]) -> list[Limit]:
     units = [next(limits(each)) for each in ways]
-    both = Limit(units[0].name, min(u.requests for u in units), sum(u.trip_ps for u in units))
+    fewest = min(units, key=lambda limit: limit.requests * limit.request_bytes)
+    both = fewest._replace(name=units[0].name, trip_ps=sum(limit.trip_ps for limit in units))
     return [both, *(limit for each in ways for limit in limits(each))]
 
 
@@ -237,11 +241,10 @@ def _expected(ways: Sequence[Way], held: Sequence[Limit]) -> Expected:
     Elsewhere at most the path's and what Little's law allows; at least what a closed network of queues
     reaches, or one request at a time where all that is in flight may lie on few channels.
     """
-    nbytes = max(way.request_bytes for way in ways)
     path_mbps, part = min(path_of(way) for way in ways)
-    tight = min(held, key=lambda limit: limit.requests / limit.trip_ps)
-    little_mbps = _little_mbps(tight, nbytes)
-    in_flight = min(limit.requests for limit in held) * nbytes
+    tight = min(held, key=_little_mbps)
+    nbytes, little_mbps = tight.request_bytes, _little_mbps(tight)
+    in_flight = min(limit.requests * limit.request_bytes for limit in held)
     fillings = [path_mbps / tier_mbps(way.holder, way.write) for way in ways]
     spread = all(
         filling < BUSY or in_flight >= STRIPES * way.stripe_bytes

@@ -25,7 +25,7 @@ from memsim.progress import Progress
 from memsim.program import UNIT_SHARES, Program, build_program
 from memsim.result import LATENCY_BUCKETS, Outcome, empty_outcome
 from memsim.rules import (  # fmt: skip
-    GATHER_AT, PIECE_AT, REGION, ROW_BYTES, ROWS, SHARE_AT, STRIDE, TIER, TILE_ROWS, Memory,
+    GATHER_AT, MOST_WAITED_PS, PIECE_AT, REGION, ROW_BYTES, ROWS, SHARE_AT, STRIDE, TIER, TILE_ROWS, Memory,
 )
 from memsim.segments import split
 from memsim.system import System
@@ -47,7 +47,7 @@ def run(
 ) -> Outcome:
     """Replay a trace. progress(kernels ended, kernels) is called as they end."""
     if not is_compiled():
-        print("memsim: compiling the engine, once after an install (about 10 s) ...", file=sys.stderr)
+        print("memsim: compiling the engine, once after an install (10 to 20 s) ...", file=sys.stderr)
     hardware = pack_hardware(system, options)
     total = empty_outcome(trace.kernel_count, len(trace.regions), len(system.tiers), len(system.links))
     memo: Memo = OrderedDict()
@@ -220,7 +220,12 @@ def add_segment(total: Outcome, counts: Counts, first: int, regions: np.ndarray,
     total.moved[regions] += counts.ledger[:, :, MOVED : MOVED + 2]
     places, links = len(total.waiting_ps), len(total.tags_waiting_ps)
     total.wire_bytes[:] += counts.wire_bytes
-    total.waiting_ps[:] += counts.waiting_ps[:places]
-    total.tags_waiting_ps[:] += counts.waiting_ps[places : places + links]
-    total.units_waiting_ps[:] += counts.waiting_ps[-1:]
+    _add_waiting(total.waiting_ps, counts.waiting_ps[:places])
+    _add_waiting(total.tags_waiting_ps, counts.waiting_ps[places : places + links])
+    _add_waiting(total.units_waiting_ps, counts.waiting_ps[-1:])
     total.latency[:] += counts.latency
+
+
+def _add_waiting(total_ps: np.ndarray, more_ps: np.ndarray) -> None:
+    """rules.added for arrays, in place."""
+    total_ps += np.minimum(more_ps, MOST_WAITED_PS - total_ps)

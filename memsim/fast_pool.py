@@ -11,6 +11,7 @@ from memsim.fast_state import (  # fmt: skip
     R_POOL, SINCE_PS, SIZE, TAIL,
 )
 from memsim.jit import inner
+from memsim.rules import added
 
 
 @inner
@@ -43,7 +44,8 @@ def give_back_bytes(st, out, pool, nbytes, now_ps):
         pools[pool, FREE] -= sl[slot, NEED]
         pools[pool, HEAD] = sl[slot, NEXT]
         sl[slot, PAID] = 1
-        out.waiting_ps[pools[pool, PLACE]] += now_ps - sl[slot, SINCE_PS]
+        place = pools[pool, PLACE]
+        out.waiting_ps[place] = added(out.waiting_ps[place], now_ps - sl[slot, SINCE_PS])
         post(st, ISSUE, now_ps, sl[slot, BLOCK], sl[slot, REQUEST], -1 - slot)
         slot = pools[pool, HEAD]
 
@@ -86,6 +88,7 @@ def give_back_credits(st, out, request, now_ps):
         pools[pool, FREE] -= credits(st, waiting, pool)
         pools[pool, HEAD] = st.spokes[waiting, LATER]
         rq[waiting, R_PAID] = 1
-        out.waiting_ps[pools[pool, PLACE]] += now_ps - st.spokes[waiting, DUE]
+        place = pools[pool, PLACE]
+        out.waiting_ps[place] = added(out.waiting_ps[place], now_ps - st.spokes[waiting, DUE])
         schedule(st, waiting, 2 * now_ps + 1)
         waiting = pools[pool, HEAD]

@@ -13,7 +13,7 @@ from memsim.fast_state import (  # fmt: skip
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
-    digest_term, latency_bucket, packets, piece_bytes, piece_service_ps, pieces_of,
+    added, digest_term, latency_bucket, packets, piece_bytes, piece_service_ps, pieces_of,
     rounded_bytes, service_ps, stretched, stripe_rotation, tail_ps, transfer_share,
 )
 
@@ -74,13 +74,13 @@ def serve(hw, st, out, request, now_ps):
             moved = rounded_bytes(offset, nbytes, hw.tiers[tier, UNIT])
             least_ps = hw.tiers[tier, OCCUPANCY_PS + write]
             service = piece_service_ps(moved, mbps, least_ps, min(rq[request, R_TRANSFER], interleave))
-        waiting_ps += max(0, free_ps(st.servers, first + channel) - now_ps)
+        waiting_ps = added(waiting_ps, max(0, free_ps(st.servers, first + channel) - now_ps))
         end_ps = max(end_ps, book(st.servers, first + channel, now_ps, service, mbps))
         channel = channel + 1 if channel + 1 < channels else 0
         in_stripe -= 1
         offset += nbytes
         left -= nbytes
-    out.waiting_ps[tier] += waiting_ps
+    out.waiting_ps[tier] = added(out.waiting_ps[tier], waiting_ps)
     return end_ps + hw.tiers[tier, LATENCY_PS + write]
 
 
@@ -93,7 +93,8 @@ def cross(hw, st, out, request, hop, outward, nbytes, now_ps):
         nbytes = stretched(nbytes, transfer_share(hw.curves, first, end, st.requests[request, R_TRANSFER]))
     server, mbps = hw.hops[hop, HOP_SERVER + outward], hw.hops[hop, HOP_MBPS + outward]
     out.wire_bytes[link, hw.hops[hop, OUTWARD] ^ 1 ^ outward] += nbytes
-    out.waiting_ps[hw.sizes[TIERS] + link] += max(0, free_ps(st.servers, server) - now_ps)
+    place = hw.sizes[TIERS] + link
+    out.waiting_ps[place] = added(out.waiting_ps[place], max(0, free_ps(st.servers, server) - now_ps))
     return book(st.servers, server, now_ps, service_ps(nbytes, mbps), mbps) + hw.hops[hop, HOP_PS]
 
 

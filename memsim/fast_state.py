@@ -52,17 +52,17 @@ FREE, SIZE, HEAD, TAIL, PLACE = range(5)
 LEFT, NEXT_BLOCK = range(2)
 # State.slots. BLOCK is numbered through the segment; OP_ROW begins the op's next tile; ROW, ROW_END and
 # SECOND are the cursor in the open tile (TILE, NONE between tiles), SPAN_LEFT what is left of its span,
-# TRANSFER the whole span in transactions; REQUEST numbers the next request; TO_WORK is the next tile to be
-# booked in order, WORKED_PS the end of the last one booked; PAID says (0 / 1) whether its unit has lent the
-# bytes of the next request, NEED those it waits for; WAITS whether it waits for a tile to end; NEXT
-# continues a queue; FREE_SLOT is the stack of unused slots, FREE_TILES the height of the slot's stack of
-# places for tiles that were used before.
+# TRANSFER the whole span in transactions, LARGEST the largest request of its route; REQUEST numbers the
+# next request; TO_WORK is the next tile to be booked in order, WORKED_PS the end of the last one booked;
+# PAID says (0 / 1) whether its unit has lent the bytes of the next request, NEED those it waits for; WAITS
+# whether it waits for a tile to end; NEXT continues a queue; FREE_SLOT is the stack of unused slots,
+# FREE_TILES the height of the slot's stack of places for tiles that were used before.
 (
-    KERNEL, ON_UNIT, BLOCK, OP, OP_ROW, ROW, ROW_END, SECOND, SPAN_TIER, SPAN_OFFSET, TRANSFER, SPAN_LEFT,
-    REQUEST, TILES, OUTSTANDING, TILE, TO_WORK, WORKED_PS, WAITS, PAID, NEED, SINCE_PS, NEXT, FREE_TILES,
-    FREE_SLOT,
-) = range(25)  # fmt: skip
-SLOT_COLUMNS = 25
+    KERNEL, ON_UNIT, BLOCK, OP, OP_ROW, ROW, ROW_END, SECOND, SPAN_TIER, SPAN_OFFSET, TRANSFER, LARGEST,
+    SPAN_LEFT, REQUEST, TILES, OUTSTANDING, TILE, TO_WORK, WORKED_PS, WAITS, PAID, NEED, SINCE_PS, NEXT,
+    FREE_TILES, FREE_SLOT,
+) = range(26)  # fmt: skip
+SLOT_COLUMNS = 26
 # State.tiles: requests still out (one more while the tile is open), number, arithmetic, stack of unused
 TILE_LEFT, TILE_NUMBER, TILE_FLOPS, TILE_FREE = range(4)
 # State.requests. R_BLOCK is its slot's BLOCK; R_STEP counts the hops behind it, with the tier as one: out,
@@ -103,6 +103,7 @@ class Hardware(NamedTuple):
     sizes   int64[5]
     tiers   int64[T + 2, 17]  the cache last, one row more to end the lists
     routes  int64[I * (T + 1) + 1]  first hop of the route of each initiator to each tier
+    largest int64[I * (T + 1), 2]   largest request of each route, a read and a write [bytes]
     hops    int64[m, 12]      hops of all routes, the initiator's first
     curves  int64[n, 2]       efficiency of links by size, and tails of tiers (see rules)
     pools   int64[P, 5]       every pool when it is full
@@ -111,6 +112,7 @@ class Hardware(NamedTuple):
     sizes: np.ndarray
     tiers: np.ndarray
     routes: np.ndarray
+    largest: np.ndarray
     hops: np.ndarray
     curves: np.ndarray
     pools: np.ndarray

@@ -8,7 +8,7 @@ from memsim.fast_route import book
 from memsim.fast_state import (  # fmt: skip
     BLOCK, BLOCK_END, DRAIN_PS, FLOPS, FREE_REQUEST, FREE_TILES, IN_FLIGHT, IN_ORDER, ISSUE, ISSUED,
     KERNEL, LATER, LINK, MFLOPS, MOST_TILES, MOVED, NONE, ON_UNIT, OP, OP_ROW, OUTSTANDING, OUTWARD, PAID,
-    QUANTUM_BYTES, REQUEST, REQUESTS, ROUTES, ROW, ROW_END, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED,
+    LARGEST, REQUEST, REQUESTS, ROUTES, ROW, ROW_END, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED,
     R_NUMBER, R_OFFSET, R_PAID, R_POOL, R_ROUTE, R_SLOT, R_TRANSFER, R_STEP, R_TIER, R_TILE, R_WRITE, SECOND,
     SETTLED, SPAN_LEFT, SPAN_OFFSET, SPAN_TIER, TIERS, TILE, TRANSFER, TILES, TILE_FLOPS, TILE_FREE,
     TILE_LEFT, TILE_NUMBER, TO_WORK, UNIT, UNITS, WAITS, WORKED, WORKED_PS,
@@ -83,6 +83,8 @@ def find_span(hw, prog, memory, st, slot):
     sl[slot, SPAN_OFFSET] = offset
     sl[slot, TRANSFER] = rounded_bytes(offset, nbytes, hw.tiers[tier, UNIT])
     sl[slot, SPAN_LEFT] = nbytes
+    route = prog.kernels[sl[slot, KERNEL], ROUTES] + tier
+    sl[slot, LARGEST] = hw.largest[route, prog.ops.table[op, IS_WRITE]]
     sl[slot, ROW] = row
     sl[slot, SECOND] = second
 
@@ -102,7 +104,7 @@ def ask(hw, prog, memory, st, out, slot, now_ps):
         elif sl[slot, SPAN_LEFT] > 0:
             if st.sizes[FREE_REQUEST] == NONE:
                 return FULL
-            nbytes = request_bytes(sl[slot, SPAN_OFFSET], sl[slot, SPAN_LEFT], hw.sizes[QUANTUM_BYTES])
+            nbytes = request_bytes(sl[slot, SPAN_OFFSET], sl[slot, SPAN_LEFT], sl[slot, LARGEST])
             if not sl[slot, PAID] and not borrow(st, slot, nbytes, now_ps):
                 return NONE
             return depart(hw, prog, st, out, slot, nbytes, now_ps)

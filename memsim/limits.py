@@ -47,8 +47,14 @@ def check_times(program: Program, memory: Memory, system: System, quantum_bytes:
 
 def longest_time_ps(program: Program, memory: Memory, system: System, quantum_bytes: int) -> float:
     """Upper bound of a program's time: nothing overlaps, and every op goes to the slowest place in use."""
-    demand = _demand(program, memory, quantum_bytes)
     used = np.unique(memory.shares[:, rules.TIER]).tolist()
+    smallest = min(
+        system.largest_request(initiator, tier, write, quantum_bytes)
+        for initiator in range(len(system.initiators))
+        for tier in used or [0]
+        for write in (False, True)
+    )
+    demand = _demand(program, memory, smallest)
     runner = np.repeat(program.initiator, np.diff(program.op_at[program.block_at]))
     total_ps = _worked_ps(program)
     for initiator in np.unique(runner).tolist():

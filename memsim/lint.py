@@ -33,8 +33,8 @@ FASTEST_LINKS = (
     ("c2c", "NVLink-C2C of Vera Rubin", 900_000),
     ("rdma", "16 cards of 400 Gbit/s", 800_000),
 )
-# The fastest memories of a kind, one device [MB/s]. hbm: announced (stas00/ml-engineering, accelerator memory);
-# host: AMD's announcement of 1.6 TB/s a socket (tomshardware.com, 2025-06); cxl: four channels of DDR5-6400,
+# The fastest memories of a kind, one device [MB/s]. hbm: announced (stas00/ml-engineering, accelerator
+# memory); host: AMD announced 1.6 TB/s a socket (tomshardware.com, 2025-06); cxl: four channels of DDR5-6400,
 # 8 bytes each (servethehome.com on Marvell Structera A); nvme: its slot, PCI-SIG, lanes x GT/s. A tier whose
 # name holds the word is of the kind.
 FASTEST_TIERS = (

@@ -2,7 +2,8 @@
 
 Checked profiles enter; data for JSON leave (`document`, `differences`), or what rich prints (`sheet`,
 `table_of_differences`). Rates of paths are closed forms: what links and tiers sustain, or less where what may
-be in flight binds (`closed_form`); latencies are those of an idle machine. Large sizes are decimal. Words of a file are printed as they are, never as markup.
+be in flight binds (`closed_form`); latencies are those of an idle machine. Large sizes are decimal. Words of
+a file are printed as they are, never as markup.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ def differences(first: Profile, second: Profile) -> list[dict[str, Any]]:
     return [
         {"path": path, "first": _entry(first, path, ours), "second": _entry(second, path, theirs)}
         for path in dict.fromkeys([*ours, *theirs])
-        if _meant(ours.get(path)) != _meant(theirs.get(path))
+        if _differ((ours.get(path), theirs.get(path)), [_default(each, path) for each in (first, second)])
     ]
 
 
@@ -234,8 +235,24 @@ def _entries(profile: Profile) -> Iterator[tuple[str, Quantity | str]]:
             yield f"cost.{scenario}.{tier}", price
 
 
-def _meant(entry: Quantity | str | None) -> object:
-    return type(entry).parse(entry.value) if isinstance(entry, Quantity) else entry
+Pair = Sequence[Quantity | str | None]  # an entry of either machine
+
+
+def _differ(pair: Pair, defaults: Sequence[str | None]) -> bool:
+    first, second = _meant(pair, defaults)
+    return bool(first != second)
+
+
+def _meant(pair: Pair, defaults: Sequence[str | None]) -> list[Any]:
+    """What both entries of a path stand for, numbers in integer units; those left out by their defaults."""
+    kinds = [type(entry) for entry in pair if isinstance(entry, Quantity)]
+    meant = []
+    for entry, default in zip(pair, defaults, strict=True):
+        value = entry.value if isinstance(entry, Quantity) else entry or default
+        if kinds and value is not None and value not in NO_NUMBERS:
+            value = kinds[0].parse(int(value) if value == "1" else value)
+        meant.append(value)
+    return meant
 
 
 def _entry(profile: Profile, path: str, entries: Mapping[str, Quantity | str]) -> dict[str, str] | None:
@@ -283,16 +300,9 @@ def _cell(entry: Quantity | str | None, default: str | None) -> str:
     return _printed(entry) if isinstance(entry, Quantity) else entry
 
 
-def _ratio(pair: Sequence[Quantity | str | None], defaults: Sequence[str | None]) -> str:
+def _ratio(pair: Pair, defaults: Sequence[str | None]) -> str:
     """How many times the first number the second one is; nothing where one of them is none."""
-    kinds = [type(entry) for entry in pair if isinstance(entry, Quantity)]
-    written = [
-        entry.value if isinstance(entry, Quantity) else default
-        for entry, default in zip(pair, defaults, strict=True)
-    ]
-    if not kinds or any(value is None or value in NO_NUMBERS for value in written):
-        return ""
-    before, after = (kinds[0].parse(int(value) if value == "1" else value) for value in written)
-    if isinstance(before, tuple) or isinstance(after, tuple) or not before:
+    before, after = _meant(pair, defaults)
+    if any(isinstance(each, (str, tuple)) or each is None for each in (before, after)) or not before:
         return ""
     return f"{float(after / before):.3g}"

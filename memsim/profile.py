@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 MAX_FILE_BYTES = 1_000_000
+MAX_DOTS = 500  # in a line: parsing a key takes the square of its parts
 MAX_EXTENDS = 16  # files that extend one another
 _REGULAR = "expected a TOML file of text, at most 1 MB"
 
@@ -148,7 +149,11 @@ def _read(path: Path) -> dict[str, Any]:
             raise ProfileError(f"{path}: is a device, pipe or socket; {_REGULAR}")
         if found.st_size > MAX_FILE_BYTES:
             raise ProfileError(f"{path}: has {found.st_size:,} bytes; {_REGULAR}")
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors may begin it with a mark
+        text = path.read_text(encoding="utf-8-sig")  # editors may begin it with a mark
+        if any(line.count(".") > MAX_DOTS for line in text.splitlines()):
+            found = f"a line has more than {MAX_DOTS} dots"
+            raise ProfileError(f"{path}: {found}; expected keys such as tier.hbm")
+        return tomllib.loads(text)
     except FileNotFoundError:
         remedy = "'memsim machines list' names the machines at hand"
         raise ProfileError(f"{path}: no such machine file; {remedy}") from None
@@ -210,6 +215,8 @@ def _parts(path: str) -> list[str]:
 
 def value_of(text: str) -> object:
     """A value as a file would hold it: a number, a list, words in quotes or without."""
+    if text.count(".") > MAX_DOTS:
+        return text.strip()
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (tomllib.TOMLDecodeError, ValueError, RecursionError):

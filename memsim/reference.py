@@ -177,12 +177,20 @@ class Replay:
             if ops.table[tile.op, rules.IS_HIT]:
                 tier = self.machine.cache
             transfer, left = self.machine.moved_bytes(tier, offset, span), span
+            largest = self.largest_request(block, tier, write)
             while left > 0:
-                nbytes = int(rules.request_bytes(offset, left, self.options.quantum_bytes))
+                nbytes = int(rules.request_bytes(offset, left, largest))
                 moved = self.machine.moved_bytes(tier, offset, nbytes)
                 yield Request(block, tile, block.requests, tier, offset, nbytes, moved, transfer, write)
                 offset += nbytes
                 left -= nbytes
+
+    def largest_request(self, block: Block, tier: int, write: bool) -> int:
+        """Bytes of the largest request of a block to a tier or the cache."""
+        quantum_bytes = self.options.quantum_bytes
+        if tier == self.machine.cache:
+            return quantum_bytes
+        return self.system.largest_request(block.initiator, tier, write, quantum_bytes)
 
     def arrive(self, block: Block, tile: Tile) -> None:
         """A tile has arrived: work it, in order if the kernel says so."""

@@ -6,7 +6,7 @@ Plain objects on a simpy clock; the rules that move them are in `reference`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -224,9 +224,14 @@ def pieces(tier: Tier, offset: int, nbytes: int) -> Iterator[tuple[int, int]]:
 def count_waiting(machine: Machine, out: Outcome) -> None:
     """Enter in an outcome what was waited for each place, when all is over."""
     for tier, channels in enumerate(machine.channels):
-        out.waiting_ps[tier] = sum(s.waited_ps for s in channels) + machine.queues[tier].waited_ps
-    out.waiting_ps[machine.cache] = machine.cache_server.waited_ps
+        out.waiting_ps[tier] = _sum_ps([*channels, machine.queues[tier]])
+    out.waiting_ps[machine.cache] = _sum_ps([machine.cache_server])
     for link, stations in enumerate(machine.links):
-        out.waiting_ps[machine.cache + 1 + link] = sum(s.waited_ps for s in set(stations))
-        out.tags_waiting_ps[link] = sum(pool.waited_ps for way in machine.link_pools[link] for pool in way)
-    out.units_waiting_ps[0] = sum(pool.waited_ps for pools in machine.unit_pools for pool in pools)
+        out.waiting_ps[machine.cache + 1 + link] = _sum_ps(set(stations))
+        out.tags_waiting_ps[link] = _sum_ps(pool for way in machine.link_pools[link] for pool in way)
+    out.units_waiting_ps[0] = _sum_ps(pool for pools in machine.unit_pools for pool in pools)
+
+
+def _sum_ps(places: Iterable[Station | Pool]) -> int:
+    """What was waited in all, as far as a sum goes (rules.added)."""
+    return min(rules.MOST_WAITED_PS, sum(place.waited_ps for place in places))

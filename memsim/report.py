@@ -132,8 +132,8 @@ def _families(result: Result) -> Table:
 
 
 def _places(kind: str, places: tuple[PlaceTotals, ...], total_ps: int) -> Table:
-    issued = ("issued",) if kind == "tier" else ()
-    table = plain_table(kind, *issued, "read", "written", "achieved", "of peak", "busy", "waiting")
+    issued, ways = (("issued",), ("read", "written")) if kind == "tier" else ((), ("in", "out"))
+    table = plain_table(kind, *issued, *ways, "achieved", "of peak", "busy", "waiting")
     for place in places:
         achieved = achieved_bytes_per_s(place, total_ps)
         asked = (format_bytes(place.issued_read_bytes + place.issued_write_bytes),) if issued else ()
@@ -176,6 +176,8 @@ def _notes(result: Result) -> Iterator[RenderableType]:
     yield from _worth(result)
     yield _note("bound (x%)", "ten times as much of it shortens the family's longest kernel by x%")
     yield _note("naive", "launch + t0 + bytes / bandwidth of the place that it names; ratio: time / naive")
+    if result.links:
+        yield _note("in, out", "over a link: towards the node that its file names first, and away from it")
     yield _note("waiting", "summed over requests, so it may exceed the step")
     yield _note("provenance", f"{result.provenance}, the worst of its inputs")
     if result.assumed:

@@ -11,6 +11,7 @@ import numpy as np
 
 from memsim.jit import jit
 
+MOST_WAITED_PS = 1 << 62  # 53 days: a sum over requests may pass what int64 holds
 _PRIME = 2_147_483_647  # 2^31 - 1: products of two residues stay inside int64
 
 
@@ -85,6 +86,12 @@ def piece_service_ps(nbytes, mbps, occupancy_ps, operation):
 def operation_bytes(transfer_bytes, interleave_bytes):
     """Bytes that one operation of a transfer moves: what lies together on a channel, or all there is."""
     return min(transfer_bytes, interleave_bytes)
+
+
+@jit
+def added(total_ps, more_ps):
+    """A sum of times waited, which stays at MOST_WAITED_PS once it is there."""
+    return total_ps + min(more_ps, MOST_WAITED_PS - total_ps)
 
 
 @jit

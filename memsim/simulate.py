@@ -20,7 +20,7 @@ from memsim.result import Outcome, Result
 from memsim.route import build_system
 from memsim.rules import Memory
 from memsim.summary import kernel_times_ps, summarize
-from memsim.system import System
+from memsim.system import Initiator, System
 from memsim.tally import Watched
 from memsim.trace_read import open_trace
 
@@ -136,7 +136,7 @@ def parse_run_on(texts: Sequence[str], system: System) -> dict[str, int]:
 
 
 def _initiator(text: str, name: str, system: System) -> int:
-    """Number of the initiator called `name`, or of the only one but the first beside the tier `name`."""
+    """Number of the initiator called `name`, or of the only one that computes beside the tier `name`."""
     names = [runner.name for runner in system.initiators]
     if name in names:
         return names.index(name)
@@ -147,14 +147,23 @@ def _initiator(text: str, name: str, system: System) -> int:
             + nearest(name, [*names, *tiers])
         )
     tier = tiers.index(name)
-    beside = [i for i, routes in enumerate(system.routes) if i > 0 and not routes[tier]]
+    beside = [
+        number
+        for number, runner in enumerate(system.initiators)
+        if computes(runner) and not system.routes[number][tier]
+    ]
     if len(beside) != 1:
-        found = " and ".join(names[i] for i in beside) or "no initiator"
+        found = " and ".join(names[i] for i in beside) or "no initiator that computes"
         raise UsageError(
             f"--run-on '{text}': {found} beside tier '{name}' of {system.name}; name one of its "
             f"initiators: {', '.join(names)}"
         )
     return beside[0]
+
+
+def computes(runner: Initiator) -> bool:
+    """Whether an initiator has arithmetic; a copy engine has none."""
+    return any((runner.bf16_mflops, runner.fp8_mflops, runner.fp32_mflops))
 
 
 def _check_run_on(options: ReplayOptions, trace: Watched) -> None:

@@ -160,6 +160,22 @@ class System:
                 return index
         raise KeyError(name)
 
+    def largest_request(self, initiator: int, tier: int, write: bool, quantum_bytes: int) -> int:
+        """Bytes of the largest request to a tier: the quantum, or what an eighth of a link's tags carries.
+
+        Larger ones would leave up to all but one request's tags of a link unused; smaller ones than a
+        transaction of the tier would move it again and again.
+        """
+        largest = quantum_bytes
+        unit_bytes = self.tiers[tier].unit_bytes
+        for hop in () if self.tiers[tier].commanded else self.routes[initiator][tier]:
+            link = self.links[hop.link]
+            pool = link.credits if write else link.tags
+            if pool:
+                carried = max(1, pool // 8) * self.packet_bytes(initiator, hop.link)
+                largest = min(largest, max(unit_bytes, carried // unit_bytes * unit_bytes))
+        return largest
+
     def packet_bytes(self, initiator: int, link: int) -> int:
         """Data of one packet: what the initiator asks for at once, or the link carries."""
         return min(self.initiators[initiator].request_bytes, self.links[link].payload_bytes)

@@ -84,7 +84,9 @@ def test_whole_waves_are_bound_by_units() -> None:
 
 def test_tags_bind_where_a_link_has_few() -> None:
     system = dataclasses.replace(ROOMY, links=(dataclasses.replace(TWO_TIERS.links[0], tags=64),))
-    assert bound_of(scan(400), system, tier=1).resource == "pcie tags"
+    bound = bound_of(scan(400), system, tier=1)
+    assert bound.shares["pcie tags"] > 0.7
+    assert bound.shares["latency"] > 0.7  # by Little's law it is the same
 
 
 def test_credits_bind_writes_where_a_link_has_few_and_tags_do_not() -> None:

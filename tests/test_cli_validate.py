@@ -36,6 +36,9 @@ def ran(capsys, *words: str) -> tuple[int, str, str]:
         ("show kda-vllm --measured none", 2, "none: no such folder; name one that 'validate measure -o' has"),
         ("figures --measured none", 2, "none: no such folder; name one that 'validate measure -o' has"),
         ("figures -o", 2, "Option '-o' requires an argument"),
+        ("repeat --machine nvidia-h20", 2, "unknown machine 'nvidia-h20'; did you mean 'nvidia-h200'?"),
+        ("spread --machine .", 2, ".: holds no CSV files; name a folder that 'validate measure -o' has"),
+        ("sanity --machine none", 2, "unknown machine 'none'; choose one of: nvidia-h200"),
         ("measure", 2, "missing: the folder that the CSV files go to; see 'memsim validate measure --help'"),
         ("measure -o x --suite macro", 2, "'macro' is not one of 'micro'"),
         ("measure -o x --device tpu", 2, "unknown device 'tpu'; choose one of: cuda, cuda:N, cpu"),
@@ -60,7 +63,7 @@ def test_tables_lists_every_public_table_under_its_machine(capsys):
     assert (code, err) == (0, "")
     assert all(f"  {table.name} " in out for table in public.tables())
     assert out.count("NVIDIA H200") == 1
-    assert "[m, k] x [k, n]" in out
+    assert "[m, k] x [k, n]" in " ".join(out.split())
 
 
 def test_tables_as_json_say_kind_source_licence_and_whether_projections_are_in(capsys):
@@ -81,9 +84,10 @@ def test_show_picks_rows_of_a_public_table_and_notes_its_outliers(capsys):
     assert (code, err) == (0, "")
     assert lines[0].split() == [
         *("kv_dtype", "heads", "tp", "batch", "context_tokens"),
-        *("latency_ps", "bytes_read", "bytes_written", "outlier"),
+        *("latency_ps", "bytes_read", "bytes_written", "gbps", "outlier"),
     ]
-    assert lines[1].split() == ["bfloat16", "128", "1", "1", "131,071", "84.4", "us", "150,994,944", "0", "-"]
+    shown = ["bfloat16", "128", "1", "1", "131,071", "84.4", "us", "150,994,944", "0", "1789", "-"]
+    assert lines[1].split() == shown
     assert lines[2].split()[-1] == "(1)"
     assert lines[3].startswith("(1) not an 8-bit kernel")
     assert lines[4] == "2 of 2 rows; --json prints every column"
@@ -105,12 +109,57 @@ def test_show_prints_measured_rows_with_their_machine(capsys, tmp_path):
     write(tmp_path / "h200", "toy", [measured(2500, read=10**7, blocks=132), measured(900, blocks=1)])
     code, out, _ = ran(capsys, "show", "toy", "--measured", str(tmp_path))
     assert code == 0
-    assert out.splitlines()[1].split() == ["h200", "132", "held_out", "10,000,000", "0", "2.50", "us", "0.01"]
+    shown = ["h200", "132", "held_out", "10,000,000", "0", "2.50", "us", "0.01", "4000"]
+    assert out.splitlines()[1].split() == shown
     code, out, _ = ran(capsys, "show", "toy", "--measured", str(tmp_path), "--where", "blocks=1", "--json")
     (row,) = json.loads(out)
     assert (row["machine"], row["blocks"], row["median_ns"], row["noisy"]) == ("h200", 1, 900, 0)
     code, _, err = ran(capsys, "show", "tyo", "--measured", str(tmp_path))
     assert (code, err) == (2, "Error: unknown family or table 'tyo'; did you mean 'toy'?\n")
+
+
+def test_repeat_prints_a_line_for_each_family_that_both_measured(capsys, tmp_path):
+    for name, factor in (("one", 1.0), ("two", 1.05)):
+        rows = [measured(100 * factor, blocks=1) | {"run": name}, measured(200, blocks=2) | {"run": name}]
+        write(tmp_path / name, "toy", rows)
+    write(tmp_path / "one", "alone", [measured(5, blocks=1)])
+    folders = ("--machine", str(tmp_path / "one"), "--against", str(tmp_path / "two"))
+    code, out, _ = ran(capsys, "repeat", *folders)
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[1].split() == ["toy", "2", "2.4%", "4.5%", "-2.4%", "1", "-4.8%", "blocks", "1"]
+    assert lines[2].endswith("1 of 2 points differ by more than 3 %")
+    (found,) = json.loads(ran(capsys, "repeat", *folders, "--json")[1])
+    assert (found["family"], found["points"], found["over"]) == ("toy", 2, 1)
+
+
+def test_spread_counts_steady_points_of_gpu_families_apart(capsys, tmp_path):
+    spreads = ((1, 0.01), (2, 0.03), (4, 0.04))
+    rows = [measured(100, blocks=blocks, spread=spread) for blocks, spread in spreads]
+    failed = measured(0, blocks=8) | {"error": "out of memory", "median_ns": ""}
+    write(tmp_path, "toy", [*rows, failed])
+    write(tmp_path, "cpu.stream", [measured(9, op="read", threads=1, spread=0.2)])
+    code, out, _ = ran(capsys, "spread", "--machine", str(tmp_path))
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[1].split() == ["cpu.stream", "1", "0", "0%", "-", "20.0%", "read,", "threads", "1"]
+    assert lines[2].split() == ["toy", "3", "2", "67%", "1", "4.0%", "blocks", "4"]
+    assert lines[3] == "GPU: 2 of 3 points are steady, 66.7%, wanted 95%"
+    assert lines[4] == "CPU and storage: 0 of 1 points are steady, 0.0%"
+    assert json.loads(ran(capsys, "spread", "--machine", str(tmp_path), "--json")[1])[1]["steady"] == 2
+
+
+def test_sanity_explains_what_is_not_close(capsys):
+    code, out, _ = ran(capsys, "sanity")
+    assert code == 0
+    lines = [line for line in out.splitlines()[1:] if line.split()[0] in ("kda", "gdn", "stream.read")]
+    assert len(lines) == 11
+    for line in lines:
+        assert ("(" in line) == line.startswith("kda")
+    assert "(1) " in out
+    assert "gpu-benches: GH200" in out
+    found = json.loads(ran(capsys, "sanity", "--json")[1])
+    assert all(line["close"] or line["why"] for line in found)
 
 
 def test_figures_says_how_many_it_drew_and_where(capsys, monkeypatch, tmp_path):
@@ -151,7 +200,8 @@ def measuring(monkeypatch):
 def test_measure_hands_its_words_to_the_harness_whose_lines_are_progress(capsys, measuring, tmp_path):
     pytest.importorskip("torch")
     only = ("--only", "stream", "--only", "cpu.chase")
-    code, out, err = ran(capsys, "measure", "--device", "cpu", "-o", str(tmp_path), "--smoke", *only)
+    words = ("--smoke", *only, "--since", "20261201")
+    code, out, err = ran(capsys, "measure", "--device", "cpu", "-o", str(tmp_path), *words)
     assert (code, out) == (0, "")
     assert err == "stream.read bytes=1: 3 ns\n"
     assert measuring == [
@@ -164,6 +214,8 @@ def test_measure_hands_its_words_to_the_harness_whose_lines_are_progress(capsys,
             "900.0",
             *only,
             "--smoke",
+            "--since",
+            "20261201",
             "--output",
             str(tmp_path),
         ]

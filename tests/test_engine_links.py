@@ -163,18 +163,24 @@ def test_two_streams_of_one_initiator_get_equal_shares() -> None:
 
 
 def test_a_demand_larger_than_the_pool_is_cut_to_it_and_headers_are_not() -> None:
-    outcome = replayed(together(2, 512), prompt(WIDE, replace(WIRE, tags=3)), tier=1)
-    assert outcome.tags_waiting_ps.tolist() == [one_access_ps(behind(WIDE, WIRE), 1, 512)]
-    assert outcome.wire_bytes.tolist() == [[2 * on_wire(512), 2 * 4 * 24]]
+    """Requests of a packet, rounded out to a tier's transactions of two; the link has one tag."""
+    paired = with_tier(prompt(WIDE, replace(WIRE, tags=1)), 1, unit_bytes=256)
+    outcome = replayed(together(2, 128), paired, tier=1)
+    assert outcome.wire_bytes.tolist() == [[2 * on_wire(256), 2 * 2 * 24]]
+    free = replayed(together(2, 128), with_tier(prompt(WIDE, WIRE), 1, unit_bytes=256), tier=1)
+    assert free.tags_waiting_ps.tolist() == [0]
+    assert outcome.tags_waiting_ps.tolist() == [
+        one_access_ps(with_tier(behind(WIDE, WIRE), 1, unit_bytes=256), 1, 128)
+    ]
 
 
 def test_a_request_keeps_the_near_tags_while_it_waits_for_far_ones() -> None:
     """Room for two requests on the near link and for one on the far one: the second waits there until the
     first is back at its near end, and the third at the near link until the first is complete."""
-    near, far = replace(PCIE, tags=8), replace(PCIE, name="far", tags=4, latency_ps=99_000)
-    outcome = replayed(together(3, 512), prompt(WIDE, near, far), tier=1)
-    data_ps = transfer_ps(512, PCIE.mbps[0])
-    far_ps = 2 * far.latency_ps + at_tier_ps(512) + data_ps
+    near, far = replace(PCIE, tags=2), replace(PCIE, name="far", tags=1, latency_ps=99_000)
+    outcome = replayed(together(3, 128), prompt(WIDE, near, far), tier=1)
+    data_ps = transfer_ps(128, PCIE.mbps[0])
+    far_ps = 2 * far.latency_ps + at_tier_ps(128) + data_ps
     near_ps = 2 * near.latency_ps + data_ps
     assert outcome.tags_waiting_ps.tolist() == [far_ps + near_ps, far_ps]
     assert elapsed_ps(outcome) == 2 * (far_ps + near_ps)

@@ -157,17 +157,17 @@ def test_streams_both_ways_add_up_on_a_shared_link_only(shared: bool) -> None:
 
 @pytest.mark.parametrize("write", [False, True])
 def test_the_wait_for_tags_or_credits_is_the_request_that_holds_them(write: bool) -> None:
-    lent = {"credits" if write else "tags": 4, "tags" if write else "credits": 10**6}
-    outcome = replayed(same_row_twice(512, write), behind(replace(WIRE, **lent)), 1)
-    assert outcome.tags_waiting_ps.tolist() == [one_access_ps(behind(WIRE), 1, 512, write)]
+    lent = {"credits" if write else "tags": 1, "tags" if write else "credits": 10**6}
+    outcome = replayed(same_row_twice(128, write), behind(replace(WIRE, **lent)), 1)
+    assert outcome.tags_waiting_ps.tolist() == [one_access_ps(behind(WIRE), 1, 128, write)]
 
 
 def test_a_latency_counts_the_wait_for_tags_but_not_for_the_units_bytes() -> None:
     """A request is issued when its unit has lent it its bytes."""
-    trace, idle_ps = same_row_twice(512), one_access_ps(behind(WIRE), 1, 512)
-    scarce = replayed(trace, behind(replace(WIRE, tags=4)), 1)
+    trace, idle_ps = same_row_twice(128), one_access_ps(behind(WIRE), 1, 128)
+    scarce = replayed(trace, behind(replace(WIRE, tags=1)), 1)
     assert np.flatnonzero(scarce.latency[1]).tolist() == [latency_bucket(n * idle_ps) for n in (1, 2)]
-    narrow = replayed(trace, with_gpu(behind(WIRE), unit_outstanding_bytes=512), 1)
+    narrow = replayed(trace, with_gpu(behind(WIRE), unit_outstanding_bytes=128), 1)
     assert np.flatnonzero(narrow.latency[1]).tolist() == [latency_bucket(idle_ps)]
 
 
@@ -205,9 +205,24 @@ def test_tags_and_credits_are_taken_for_rounded_bytes(tags: int, together: int, 
     assert took == pytest.approx(100 / together * one_access_ps(TWO_TIERS, 1, 32, write), rel=0.02)
 
 
-def test_more_packets_than_tags_go_with_all_the_tags() -> None:
-    scarce = behind(replace(WIRE, tags=3))
-    assert one_access_ps(scarce, 1, 4096) == one_access_ps(behind(WIRE), 1, 4096)
+def one_row(row_bytes: int) -> MemoryTrace:
+    """A read of one row."""
+    return one_kernel(kernel(), flat_region(0, 8, row_bytes), Access(0, 0, 0, 0, False, 0, 1))
+
+
+@pytest.mark.parametrize(("tags", "requests"), [(3, 32), (15, 32), (16, 16), (64, 4), (256, 1)])
+def test_a_request_takes_an_eighth_of_the_tags_at_most(tags: int, requests: int) -> None:
+    """4 KiB are 32 packets."""
+    outcome = replayed(one_row(4096), behind(replace(WIRE, tags=tags)), 1)
+    assert outcome.requests.tolist() == [requests]
+
+
+@pytest.mark.parametrize("tags", [1, 5, 40])
+def test_few_tags_bind_as_littles_law_says(tags: int) -> None:
+    """Packets one after another, as many at once as there are tags, whatever the quantum is."""
+    took_ps = elapsed_ps(replayed(one_row(1 << 16), behind(replace(WIRE, tags=tags)), 1))
+    turn_ps = one_access_ps(behind(WIRE), 1, 128)
+    assert took_ps == pytest.approx(512 / tags * turn_ps, rel=0.15)
 
 
 def test_tags_are_taken_from_the_initiator_outward() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -10,6 +11,8 @@ from memsim import cli, kernel, load_machine, recording, replay, report_json
 from memsim.closed_form import Way, path_of, round_trip_ps
 from memsim.errors import DoesNotFit, MissingExtra, UsageError
 from memsim.route import build_system
+from memsim.trace_read import open_trace
+from workloads import kernel_options
 
 SMALL = {"bytes": 1 << 22}
 
@@ -21,6 +24,14 @@ def machine(name="h200-host", *overrides):
 def asked(name, system, **given):
     options = {key: given.pop(key) for key in ("tier", "place", "run_on", "seed", "engine") if key in given}
     return kernel.run(name, system, given, bound=False, **options)
+
+
+def recorded(path, name, seed=0, **given):
+    """Regions that `--tier` places, and the trace of an attention kernel alone, for 132 units."""
+    pytest.importorskip("torch")
+    from workloads import single
+
+    return single.write(name, kernel_options.complete(name, given), 132, seed, path), open_trace(path)
 
 
 def answered(capsys, words):
@@ -107,6 +118,28 @@ def test_the_copy_engine_pays_its_setup_for_each_transfer():
     )
 
 
+def test_only_an_initiator_after_the_first_is_a_copy_engine():
+    system = machine("h200")
+    idle = dataclasses.replace(system.initiators[0], bf16_mflops=0, fp8_mflops=0, fp32_mflops=0)
+    without = dataclasses.replace(system, initiators=(idle, *system.initiators[1:]))
+    assert kernel.copy_engines(without) == kernel.copy_engines(system) == [1]
+
+
+def test_one_transfer_sent_elsewhere_leaves_the_others_to_the_copy_engine():
+    given = {"bytes": 1 << 20, "dma": True, "calls_per_launch": 2}
+    answer = asked("stream", machine("h200"), **given, run_on=["stream1=gpu"])
+    assert answer.result.outcome.initiator.tolist() == [1, 0]
+
+
+def test_a_load_is_timed_without_the_launch_gap_of_what_runs_it():
+    system = machine("h200-cxl")
+    answer = asked("chase", system, count=50, tier="cxl", run_on=["chase=cxl-unit"])
+    names = [[part.name for part in parts] for parts in (system.initiators, system.tiers)]
+    runner, tier = names[0].index("cxl-unit"), names[1].index("cxl")
+    assert system.initiators[runner].launch_gap_ps != system.initiators[0].launch_gap_ps
+    assert answer.load_ps == round_trip_ps(Way(system, runner, tier), 64, 64)
+
+
 def test_where_data_lie_can_be_said_by_tier_and_overruled_by_place():
     def far_bytes(**options):
         return asked("copy", machine(), **SMALL, **options).result.tiers[1]
@@ -114,6 +147,7 @@ def test_where_data_lie_can_be_said_by_tier_and_overruled_by_place():
     assert far_bytes(tier="host").moved_read_bytes == 1 << 22
     assert far_bytes(tier="host").moved_write_bytes == 0
     assert far_bytes(tier="host", write=True).moved_write_bytes == 1 << 22
+    assert far_bytes(tier="host", place=["activation=hbm"]).moved_read_bytes == 0
     both = far_bytes(tier="host", place=["activation=host"])
     assert both.moved_read_bytes == both.moved_write_bytes == 1 << 22
 
@@ -189,11 +223,45 @@ def test_batch_heads_and_topk_change_what_is_read():
 
     assert read("mla", "kv", context=4096, batch=3) == 3 * 4096 * 1152
     assert read("dsa-attend", "kv", context=4096, topk=512) == 512 * 656
+    assert read("dsa-index", "activation", context=4096, heads=16) == 16 * (128 + 4)  # queries and weights
     assert read("kda", "state", heads=16) < read("kda", "state", heads=32)
     selections = [
         asked("dsa-attend", system, context=8192, selection=s).call_ps for s in ("uniform", "dsa_hi")
     ]
     assert selections[0] != selections[1]
+
+
+def test_calls_of_an_attention_kernel_go_round_its_buffers(tmp_path):
+    far, trace = recorded(tmp_path / "t.parquet", "mla", context=64, buffers=2, calls_per_launch=3)
+    assert far == ["layer0.kv", "layer1.kv"]
+    calls = [launch.layer for launch, _ in trace.kernels() if launch.family == "mla"]
+    assert calls == [0, 1, 0]
+
+
+def test_each_buffer_has_a_selection_of_its_own_and_keeps_it(tmp_path):
+    pytest.importorskip("torch")
+    from workloads.selection import make_selection
+    from workloads.single import FIRST_LAYER
+
+    given = {"context": 4096, "topk": 64, "selection": "uniform", "buffers": 2, "calls_per_launch": 3}
+    _, trace = recorded(tmp_path / "t.parquet", "dsa-attend", 5, **given)
+    found = [rows.gather_rows.tolist() for launch, rows in trace.kernels() if launch.family == "dsa-attend"]
+    drawn = make_selection("uniform", 64, 5)
+    first, second = (drawn.rows(FIRST_LAYER + layer, 0, 0, 4096).tolist() for layer in (0, 1))
+    assert found == [first, second, first]
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "regions"),
+    [
+        ("dsa-topk", {"context": 128, "topk": 64}, ["scores", "indices"]),
+        ("mla", {"context": 64}, ["q", "kv", "partial", "out"]),  # of one split: partial is only named
+    ],
+)
+def test_a_kernel_alone_has_the_regions_that_it_touches_or_names(tmp_path, name, given, regions):
+    _, trace = recorded(tmp_path / "t.parquet", name, **given)
+    assert [region.name for region in trace.regions] == [f"layer0.{region}" for region in regions]
 
 
 def test_a_scan_beside_its_memory_is_split_over_the_units_there():
@@ -220,7 +288,13 @@ def test_slow_requests_need_a_seed():
         ("kernel strem", "2 unknown kernel 'strem'; did you mean 'stream'?"),
         ("kernel stream --heads 4", "2 --heads with 'stream': it has no such option; it takes --bytes"),
         ("kernel gather --seed -1", "2 --seed -1: expected 0 to"),
-        ("kernel dsa-topk --topk 999999 --context 128K", "2 --topk 999999 with 'dsa-topk': the context holds"),
+        ("kernel dsa-topk --topk 999999 --context 128K", "2 --topk 999999 with 'dsa-topk': the context"),
+        (
+            "kernel dsa-attend --context 1M --batch 4096 --topk 1048576",
+            "2 'dsa-attend' with these options has 4,294,967,296 rows or tiles a call",
+        ),
+        ("kernel kda --batch 4096 --heads 1024 --calls-per-launch 65536", "2 'kda' with these options has"),
+        ("kernel stream --block-bytes 64B --calls-per-launch 6000", "2 'stream' with these options has"),
         ("kernel gather --span 5", "2 --span: '5' is not a size: it has no unit"),
         ("kernel mla --context 5x", "2 --context: '5x' is not a number of tokens"),
         ("kernel stream --tier hots", "2 --tier 'hots': machine h200 has no tier 'hots'"),

@@ -43,7 +43,11 @@ def test_a_plain_machine_has_no_findings(tmp_path):
         ("1000 GB", "1000 GiB", "tier", "GB (10^9) and GiB (2^30) side by side: hbm 100 GB, host 1000 GiB"),
         ('"1000 GB"', '"2049 B"', "tier.host.capacity", "2,049 B are no whole number of stripes of 2,048 B"),
         ('"1000 GB"', '"2050049 B"', None, ""),
-        ("4 USD", "11 USD", "cost.2024.host", "11 USD/GB; 'hbm', which is nearer, costs 10"),
+        ("4 USD", "11 USD", None, ""),  # prices do rise down the tiers
+        ('"4 TB/s"', '"23 TB/s"', "tier.hbm.bandwidth", "23.0 TB/s a device; the HBM4 of an NVIDIA"),
+        ('"4 TB/s"', '"22 TB/s"', None, ""),
+        ('"200 GB/s"', '"20 TB/s"', "tier.host.bandwidth", "20.0 TB/s a device; a server with two AMD EPYC"),
+        ("0.8\n", '0.8\nwrite_bandwidth = "4 TB/s"\n', "tier.host.write_bandwidth", "4.00 TB/s a device; a"),
         ('"64 KiB"', '"1 KiB"', "initiator.gpu.unit_outstanding", "102 kB in all units; 1.08 MB are needed"),
     ],
 )
@@ -74,16 +78,52 @@ def test_a_late_tier_needs_a_deep_queue_and_has_a_real_tail(tmp_path, keys, wher
     assert all(words in message for _, _, message in warnings)
 
 
-def test_a_tier_that_is_further_away_and_faster_is_doubtful(tmp_path):
-    ((level, where, words),) = found(tmp_path, ('"300 ns"', '"1.2 us"'), ("10 USD", "4 USD"))
-    assert (level, where) == ("warning", "tier.hbm")
-    assert words == "3.60 TB/s after 1.20 us; 'host', which is nearer (1.10 us), has 52.6 GB/s"
+def test_a_tier_that_is_further_on_the_same_way_and_faster_is_doubtful(tmp_path):
+    ((level, where, words),) = found(tmp_path, ('"4 TB/s"', '"40 GB/s"'))
+    assert (level, where) == ("warning", "tier.host")
+    assert words == "52.6 GB/s after 1.10 us; 'hbm', which is nearer (300 ns), has 36.0 GB/s"
 
 
-def test_a_drive_has_the_bandwidth_of_its_slot(tmp_path):
-    ((_, where, words),) = found(tmp_path, ("[tier.host]", "[tier.nvme]"), ("\nhost =", "\nnvme ="))
-    assert where == "tier.nvme.bandwidth"
-    assert words == "200 GB/s: a drive on PCIe 6 x4 has 32.0 GB/s"
+def test_a_tier_on_another_way_may_be_further_away_and_faster(tmp_path):
+    assert found(tmp_path, ('"300 ns"', '"1.2 us"')) == []
+    assert [finding.where for finding in lint_machine("8xh200")] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("nvme", "200 GB/s a device; a drive on PCIe 6 x4, the fastest of its kind, has 32.0 GB/s"),
+        ("cxl", None),
+    ],
+)
+def test_a_memory_is_no_faster_than_the_fastest_of_its_kind(tmp_path, kind, words):
+    warnings = found(tmp_path, ("[tier.host]", f"[tier.{kind}]"), ("\nhost =", f"\n{kind} ="))
+    assert warnings == ([("warning", f"tier.{kind}.bandwidth", words)] if words else [])
+
+
+def test_a_storage_tier_behind_tags_is_told_of_commands():
+    findings = lint_machine("h200-nvme", ["tier.nvme.access=load"])
+    assert [finding.where for finding in findings] == ["link.pcie.tags", "link.pcie.credits"]
+    remedy = '; if the device moves data by itself, set tier.nvme.access = "command"'
+    assert all(finding.message.endswith(remedy) for finding in findings)
+    (memory,) = lint_machine("h200-host", ["link.pcie.tags=5"])
+    assert "access" not in memory.message
+
+
+def test_what_follows_from_a_fault_is_not_listed_beside_it():
+    def errors(machine: str, override: str) -> list[str]:
+        return [finding.where for finding in lint_machine(machine, [override]) if finding.level == "error"]
+
+    assert errors("h200-host", 'link.pcie.between=["gpu", "gpu"]') == ["link.pcie.between"]
+    assert errors("h200-cxl", 'link.cxl-link.between=["gpu", "cpu"]') == ["link.cxl-link.between"]
+    assert errors("h200-nvme", 'link.pcie.between=["gpu", "box"]') == ["tier.host.attach", "tier.nvme.attach"]
+    assert errors("h200-cxl", 'link.pcie.between=["gpu", "box"]') == ["tier.host", "tier.cxl", "tier.hbm"]
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_shipped_machines_have_no_doubts_but_for_one_that_is_the_point(name):
+    doubts = {"hbf": ["initiator.gpu.unit_outstanding"]}
+    assert [finding.where for finding in lint_machine(name)] == doubts.get(name, [])
 
 
 def test_all_faults_of_how_tables_fit_are_listed(tmp_path):

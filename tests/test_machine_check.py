@@ -68,7 +68,7 @@ def test_copies_and_loads_are_checked_by_who_makes_them():
 
 def test_storage_at_depth_one_is_bound_by_its_latency():
     checks = run("h200-nvme")
-    alone, many = found(checks, "nvme", "4096 B at depth 1"), found(checks, "nvme", "reads")
+    alone, many = found(checks, "nvme", "single 4096 B"), found(checks, "nvme", "reads")
     assert alone.found < 4096 / 60e-6
     assert many.found > 200 * alone.found
 
@@ -90,6 +90,48 @@ def test_what_limits_the_requests_in_flight_is_named_and_checked_by_littles_law(
     assert bent.passed
     assert bent.most < 0.8 * usual.found
     assert bent.found > 0.7 * bent.most
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_random_units_may_be_faster_than_units_in_a_row_where_tags_bind(devices):
+    """Units in a row meet at one channel of a drive; at random they take what the tags allow."""
+    drives = system_of("h200-nvme", "tier.nvme.access=load", f"tier.nvme.devices={devices}")
+    checks = run(drives)
+    assert [check for check in checks if not check.passed] == []
+    scattered = found(checks, "nvme", "random 4096 B")
+    in_flight = 768 // 32 * 4096  # tags, in whole units of 32 packets of 128 B
+    assert scattered.most == pytest.approx(1.01 * in_flight / 66.0e-6, rel=0.001)
+    assert scattered.bound == "pcie tags"
+
+
+def test_streams_reach_what_is_in_flight_or_what_their_path_sustains():
+    """768 tags of 128 B over a round trip; the same of bytes in flight; the path where neither binds."""
+    fast = system_of("h200-host", "link.pcie.bandwidth=128 GB/s")
+    way = Way(fast, 0, 1)
+    mbps, bound = closed_form.reached_stream(way)
+    requests = 768 // (8192 // 128)  # whole ones
+    assert mbps == requests * 8192 * 10**6 // round_trip_ps(way, 8192, 16384)
+    assert bound == "pcie tags"
+    assert mbps < path_of(way)[0]
+    flash = system_of("hbf")
+    assert closed_form.reached_stream(Way(flash, 0, 2)) == (861_155, "gpu bytes in flight")
+    assert closed_form.reached_stream(Way(flash, 0, 1)) == path_of(Way(flash, 0, 1))
+    copying = Way(flash, 1, 2)
+    alone, copied = closed_form.reached_stream(copying), closed_form.reached_copy(copying)
+    assert alone[1] == copied[1] == "copy bytes in flight"
+    assert copied[0] < alone[0]
+
+
+def test_copies_inside_the_first_tier_read_and_write_it_in_turn():
+    wide = system_of("h200", "initiator.copy.unit_outstanding=64 MiB")
+    assert closed_form.reached_copy(Way(wide, 1, 0)) == (4_416_000 // 2, "hbm")
+
+
+def test_operations_are_named_where_they_bind():
+    few = system_of("h200-nvme", "tier.nvme.interleave=4 KiB")
+    mbps, part = path_of(Way(few, 0, 2, write=True))
+    assert (mbps, part) == (400_000 * 4096 // 10**6, "nvme operations")
+    assert path_of(Way(system_of("h200-nvme"), 0, 2, write=True)) == (9_648, "nvme")
 
 
 def test_a_round_trip_by_hand():
@@ -143,14 +185,23 @@ def test_the_table_says_what_was_expected_and_found(capsys):
     checks = [
         Check("hbm", "reads", "bytes/s", 4.40e12, 4.42e12, 4.41e12, "hbm"),
         Check("host", "reads", "bytes/s", 1e10, 5e10, 6e10, "pcie tags"),
+        Check("host by copy", "writes", "bytes/s", 1e10, 5e10, 2e10, "pcie, copy bytes in flight"),
+        Check("host by copy", "smallest copy", "bytes/s", 1e10, 2e10, 1.5e10, "pcie"),
         Check("hbm", "random 32 B", "bytes/s", 0.0, 4.42e12, 3e12, "a stream"),
         Check("hbm", "one load", "s", 3.46e-7, 3.46e-7, 3.46e-7, "latency"),
     ]
     report.show(machine_check.table(checks))
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[2:]]
+    printed = capsys.readouterr().out.splitlines()[2:]
+    assert max(map(len, printed)) <= 80
+    lines = [" ".join(line.split()) for line in printed]
     assert lines == [
         "hbm reads 4.41 TB/s 4.41 TB/s hbm ok",
-        "host reads 10.0 GB/s to 50.0 GB/s 60.0 GB/s pcie tags FAILED",
+        "host reads 10.0 GB/s to 60.0 GB/s pcie tags FAILED",
+        "50.0 GB/s",
+        "host by copy writes 10.0 GB/s to 20.0 GB/s pcie, copy bytes wide",
+        "50.0 GB/s in flight",
+        "host by copy smallest copy 10.0 GB/s to 15.0 GB/s pcie ok",
+        "20.0 GB/s",
         "hbm random 32 B to 4.42 TB/s 3.00 TB/s a stream ok",
         "hbm one load 346 ns 346 ns latency ok",
     ]
@@ -161,7 +212,7 @@ def test_the_command_prints_the_checks_and_ends_with_3_if_one_fails(capsys, monk
     monkeypatch.setattr(machine_check, "run", lambda *arguments: [passing])
     assert cli.run(["machines", "check", "h200", "--json"]) == 0
     (printed,) = json.loads(capsys.readouterr().out)
-    assert printed["passed"] is True
+    assert (printed["passed"], printed["verdict"]) == (True, "ok")
     assert printed["found"] == 1.5
     monkeypatch.setattr(machine_check, "run", lambda *arguments: [passing, replace(passing, found=3.0)])
     assert cli.run(["machines", "check", "h200"]) == 3

@@ -119,7 +119,7 @@ def test_numbers_are_those_of_the_file():
 def test_what_only_some_machines_have_is_shown():
     words = Picture(svg(load_machine("h200-nvme"))).words
     assert "3.3 M reads/s" in words
-    assert "writes 9.09 GB/s, 15 us" in words
+    assert "writes 9.65 GB/s, 15 us" in words
     words = Picture(svg(load_machine("h200-nvme", ["tier.nvme.devices=4"]))).words
     assert "nvme: 4 x 7680 GB" in words
     assert "4 x 3.3 M reads/s" in words

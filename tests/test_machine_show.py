@@ -77,6 +77,8 @@ def test_a_document_has_units_in_its_keys_and_effects(tmp_path):
         "read_bound": "pcie",
         "write_bytes_per_s": 60_800 * 256 // 276 * 10**6,
         "write_bound": "pcie",
+        "path_read_bytes_per_s": 60_800 * 256 // 276 * 10**6,
+        "path_write_bytes_per_s": 60_800 * 256 // 276 * 10**6,
         "idle_read_s": 1.1e-6,
         "idle_write_s": 1.1e-6,
         "energy_pj_per_bit": 20.0,
@@ -131,6 +133,60 @@ def test_what_only_one_machine_has_is_a_difference():
     assert (entry["first"], entry["second"]["value"]) == (None, "768")
 
 
+@pytest.mark.parametrize(
+    ("name", "override", "row", "default"),
+    [
+        ("h200-nvme", "tier.nvme.devices=4", "tier.nvme.devices 1 (default) 4 4", "1"),
+        ("h200-host", "tier.host.devices=2", "tier.host.devices 1 (default) 2 2", "1"),
+        ("h200", "tier.hbm.write_bandwidth=2.4 TB/s", "4.8 TB/s (default) 2.4 TB/s 0.5", "4.8 TB/s"),
+        ("h200", "initiator.gpu.setup=1 us", "initiator.gpu.setup 0 s (default) 1 us", "0 s"),
+        ("rdma-pool", "link.rdma.tags=5", "link.rdma.tags no limit (default) 5", "no limit"),
+        ("rdma-pool", "link.rdma.header=8 B", "link.rdma.header 0 B (default) 8 B", "0 B"),
+        ("h200", 'tier.hbm.tail=[[0.01, "1 us"]]', "tier.hbm.tail none (default) 0.01 1 us", "none"),
+    ],
+)
+def test_a_key_that_was_left_out_shows_its_default(name, override, row, default):
+    pair = load_machine(name), load_machine(name, [override])
+    (difference,) = differences(*pair)
+    assert difference["first"] == {"value": default, "provenance": "", "source": "default"}
+    lines = [" ".join(line.split()) for line in printed(table_of_differences(*pair), 120).splitlines()]
+    assert lines[-1].endswith(row)
+
+
+@pytest.mark.parametrize(
+    "override", ["tier.nvme.devices=1", "initiator.gpu.attach=gpu", "tier.host.write_latency=0.111 us"]
+)
+def test_a_default_that_is_written_out_is_no_difference(override):
+    assert differences(load_machine("h200-nvme"), load_machine("h200-nvme", [override])) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "row"),
+    [
+        ("hbf", [], "hbf local 861 GB/s gpu bytes in flight 86.1 GB/s gpu bytes in flight 10.0 us"),
+        (
+            "h200-host",
+            ["link.pcie.bandwidth=128 GB/s"],
+            "host pcie 74.5 GB/s pcie tags 74.7 GB/s pcie credits 1.20 us",
+        ),
+        (
+            "h200-nvme",
+            ["tier.nvme.interleave=4 KiB"],
+            "nvme pcie 13.5 GB/s nvme 1.64 GB/s nvme operations 61.1 us",
+        ),
+    ],
+)
+def test_a_sheet_says_what_a_stream_reaches_and_what_binds_it(name, override, row):
+    machine = load_machine(name, override)
+    lines = [" ".join(line.split()) for line in printed(sheet(machine), 120).splitlines()]
+    assert row in lines
+    (path,) = [
+        p for p in document(machine)["paths"] if [p["initiator"], p["tier"]] == ["gpu", row.split()[0]]
+    ]
+    assert path["read_bound"] in row
+    assert path["read_bytes_per_s"] <= path["path_read_bytes_per_s"]
+
+
 def test_the_commands_print_and_end_as_they_should(tmp_path, capsys):
     path = tmp_path / "mine.toml"
     path.write_text(toml(changed(SMALL, ("tags = 800", "tags = 5"))))
@@ -153,3 +209,13 @@ def test_the_picture_goes_where_it_is_asked_to(tmp_path, capsys):
     assert cli.run(["machines", "graph", "h200-cxl", "-o", str(path)]) == 0
     assert path.read_text(encoding="utf-8").startswith("<svg")
     assert capsys.readouterr().out == f"{path}\n"
+
+
+def test_a_picture_of_another_kind_and_a_comparison_with_nothing_are_refused(tmp_path, capsys):
+    path = tmp_path / "m.png"
+    assert cli.run(["machines", "graph", "h200", "-o", str(path)]) == 2
+    assert not path.exists()
+    assert capsys.readouterr().err == f"Error: {path}: a picture is an SVG; give a name that ends in .svg\n"
+    assert cli.run(["machines", "diff", "h200"]) == 2
+    words = "nothing to compare it with; name a second machine or change a number with --set"
+    assert capsys.readouterr().err == f"Error: machines diff h200: {words}\n"

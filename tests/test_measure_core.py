@@ -95,9 +95,16 @@ def test_families_of_one_gpu_have_enough_points_on_either_side(family):
     assert family.count(HELD_OUT) > family.count(CALIBRATE)
 
 
-def test_the_micro_campaign_of_one_gpu_fits_its_time():
-    assert sum(len(family.points) for family in MICRO) >= 400
-    assert sum(family.seconds for family in MICRO) <= 300
+def test_the_whole_campaign_fits_a_quarter_of_an_hour_of_gpu_time():
+    families = [family for family in points.read_campaign() if family.gpus]
+    assert sum(len(family.points) for family in families) >= 600
+    assert sum(family.seconds for family in families) <= 900
+
+
+def test_a_file_may_say_how_long_its_families_are_timed_and_a_family_otherwise(tmp_path):
+    text = CAMPAIGN.replace('suite = "micro"', 'suite = "micro"\ntimed_ms = 150\nrounds = 2')
+    [family] = campaign(tmp_path, text.replace('["bytes", "kind"]', '["bytes", "kind"]\ntimed_ms = 400', 1))
+    assert (family.timed_ms, family.rounds, family.warm_ms, family.sample_ms) == (400, 2, 30, 8)
 
 
 @pytest.mark.parametrize(("only", "found"), [(["chase"], 3), (["chase.sm"], 1), ([], len(MICRO))])
@@ -167,6 +174,34 @@ def test_a_point_is_settled_by_a_good_row_or_by_this_runs_own_failure(tmp_path):
     assert rows.settled(path, family, "new") == {"fake.one n=0 word=w", "fake.one n=2 word=w"}
     rows.append(path, names, rows.row_of(family, family.points[1], Measured([2.0]), "new"))
     assert len(rows.settled(path, family, "newer")) == 2
+
+
+def test_what_is_older_than_since_is_measured_again_and_then_settled(tmp_path, fake):
+    family = family_of(gpus=0)
+    run(tmp_path, family, "20261130T120000Z")
+    fake.calls.clear()
+    env = Env(device="cpu", run="20261201T090000Z", since="20261201")
+    runner.run([family], env, tmp_path, end=time.monotonic() + 60, say=lambda line: None)
+    assert fake.calls == [0, 1, 2]
+    assert len(rows.read(tmp_path / "fake.one.csv")) == 6
+    later = Env(device="cpu", run="20261201T100000Z", since="20261201")
+    runner.run([family], later, tmp_path, end=time.monotonic() + 60, say=lambda line: None)
+    assert fake.calls == [0, 1, 2]
+
+
+def test_a_family_is_timed_as_long_as_its_campaign_says_but_not_in_a_smoke_test(tmp_path, fake):
+    seen = []
+
+    def does(point: Point, env: Env) -> Measured:
+        seen.append((env.rounds, env.warm_s, env.sample_s, env.budget_s))
+        return Measured([1.0])
+
+    fake.does = does
+    family = family_of(count=1, gpus=0, rounds=2, warm_ms=200, sample_ms=80, timed_ms=640)
+    run(tmp_path, family)
+    env = Env(device="cpu", run="r2", smoke=True, rounds=1, budget_s=0.03)
+    runner.run([family], env, tmp_path / "smoke", end=time.monotonic() + 60, say=lambda line: None)
+    assert seen == [(2, 0.2, 0.08, 0.64), (1, 0.03, 0.008, 0.03)]
 
 
 def test_a_half_written_row_is_left_out_and_cut(tmp_path):
@@ -346,7 +381,7 @@ def test_list_shows_every_point_with_its_split(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "calibrate  fma.rate warps=4" in lines
     assert "held_out   fma.rate warps=1" in lines
-    assert lines[-1].split() == ["total", "11", "4", "7", "4.9"]
+    assert lines[-1].split() == ["total", "11", "4", "7", "5.1"]
 
 
 @pytest.mark.parametrize(
@@ -355,6 +390,7 @@ def test_list_shows_every_point_with_its_split(capsys):
         (["--suite", "micro"], "-o DIR is missing"),
         (["--suite", "macro"], "--suite macro: no such suite"),
         (["--only", "nothing"], "--only nothing: no such family"),
+        (["-o", "x", "--since", "2026-12-01"], "--since 2026-12-01: expected a time such as 20261201"),
     ],
 )
 def test_wrong_options_are_one_line_and_exit_2(capsys, words, said):

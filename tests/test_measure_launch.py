@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import types
 
@@ -9,7 +10,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from validation.measure import cuda, micro_chase, micro_gather, micro_loaded, micro_stream, points, rows  # noqa: E402
+from validation.measure import (  # noqa: E402
+    cuda,
+    device,
+    micro_chase,
+    micro_gather,
+    micro_launch,
+    micro_loaded,
+    micro_stream,
+    points,
+    rows,
+    timing,
+)
 from validation.measure.device import ALIGN_BYTES, POOL_SHARE, Env  # noqa: E402
 
 H200_BYTES, PROCESSORS = 150_754_820_096, 132
@@ -111,16 +123,108 @@ def test_a_stream_moves_what_its_name_says(launches):
     assert moved == {"read": (1, 0, 320), "write": (0, 1, 320), "copy": (1, 1, 640), "update": (1, 1, 320)}
 
 
+def test_a_chase_goes_round_the_chip_or_stays_where_it_is_told(launches, monkeypatch):
+    orders = []
+    monkeypatch.setattr(micro_chase, "check", lambda answer, sm: orders.append(sm))
+    axes = {"footprint": 1 << 30, "stride": 128}
+    measured = micro_chase.latency(points.Point("chase.latency", axes), Env("cpu", rounds=1))
+    assert orders == [*range(0, PROCESSORS, 6)] * 3
+    assert measured.samples_ns == [400_000 / 4096] * 3
+    orders.clear()
+    at_one = points.Point("chase.sm", {"footprint": 1 << 30, "sm": 48})
+    assert len(micro_chase.latency(at_one, Env("cpu", rounds=2)).samples_ns) == 6
+    assert set(orders) == {48}
+
+
+def test_the_l2_is_flushed_by_writes_and_then_by_reads_of_other_bytes(monkeypatch):
+    seen = []
+    pool = torch.empty(4 << 30, dtype=torch.uint8, device="meta")
+
+    def bind(file, name, grid, block, data, words, *rest):
+        seen.append((name, data.storage_offset(), words * 16))
+        return lambda: None
+
+    monkeypatch.setattr(cuda, "bind", bind)
+    monkeypatch.setattr(device, "pool", lambda env, need, where: pool)
+    monkeypatch.setattr(torch.cuda, "device", lambda where: contextlib.nullcontext())
+    monkeypatch.setattr(torch.Tensor, "data_ptr", torch.Tensor.storage_offset)
+    for begin, flushed in ((0, (4 << 30) - (512 << 20)), (3 << 30, 0)):
+        seen.clear()
+        device.flush_l2(Env("cuda:0"), pool[begin : begin + (1 << 30)])
+        assert seen == [("fill_random", flushed, 512 << 20), ("sweep", flushed, 512 << 20)]
+
+
 def test_load_and_rate_of_a_loaded_chase(launches):
     axes = {"kind": "update", "blocks": 2, "flight": 8192, "pause": 0}
     measured = micro_loaded.loaded(points.Point("loaded.latency", axes), Env("cpu", rounds=1))
     # 2 blocks of 8 warps, 1000 tiles of 1 KB read and written in 5 ms each
     assert measured.extra["stream_mbps"] == round(2 * 8 * 1000 * 2 * 1024 / 5000)
     assert measured.bytes_read == measured.bytes_written == 2 * 8 * 1000 * 1024 * 4 // 5
-    assert measured.samples_ns == [4_000_000 / 4096] * 3  # means of 4 trials
+    assert measured.samples_ns == [4_000_000 / 4096] * 4  # means of 5 of 20 trials
 
 
 def test_more_streams_than_multiprocessors_are_refused(launches):
     axes = {"kind": "read", "blocks": 132, "flight": 8192, "pause": 0}
     with pytest.raises(ValueError, match="132 streaming blocks: expected 0 to 131"):
         micro_loaded.loaded(points.Point("loaded.latency", axes), Env("cpu"))
+
+
+def test_warm_replays_go_right_before_groups_that_are_timed_one_by_one(monkeypatch):
+    seen: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            self.at = 0
+
+        def record(self) -> None:
+            self.at = len(seen)
+            seen.append("event")
+
+        def elapsed_time(self, end: Event) -> float:
+            return seen[self.at : end.at].count("replay") * 2e-3  # each takes 2 us
+
+    graph = types.SimpleNamespace(replay=lambda: seen.append("replay"))
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: types.SimpleNamespace(synchronize=lambda: None))
+    monkeypatch.setattr(cuda, "bind", lambda *a, **k: lambda: seen.append("spin"))
+    look, renew = (lambda: seen.append("look")), (lambda: seen.append("new"))
+    samples = timing.replay_ns(graph, 2, look, renew, group=3, warm=2)
+    timed = ["new", "event", "replay", "replay", "replay", "event"]
+    assert seen == ["spin", "new", "replay", "new", "replay", *timed, *timed, "look"]
+    assert samples == pytest.approx([2000.0, 2000.0])
+
+
+@pytest.fixture
+def no_stream(monkeypatch):
+    idle = types.SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(micro_launch, "side_stream", lambda env: idle)
+    for name in ("device", "stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda which: contextlib.nullcontext())
+
+
+@pytest.mark.parametrize(("once_ns", "replays", "mean_of"), [(3000.0, 200, 20), (2_500_000.0, 40, 4)])
+def test_a_gap_is_the_mean_of_some_replays(monkeypatch, no_stream, once_ns, replays, mean_of):
+    asked = []
+
+    def replay_ns(graph, count, look=None):
+        asked.append(count)
+        return [once_ns + at % mean_of for at in range(count)]
+
+    monkeypatch.setattr(micro_launch, "kernel", lambda name, env: lambda: None)
+    monkeypatch.setattr(micro_launch, "capture", lambda calls, nodes: ("graph", {"empty": nodes}))
+    monkeypatch.setattr(micro_launch, "replay_ns", replay_ns)
+    point = points.Point("launch.gap", {"kernel": "empty", "nodes": 8})
+    measured = micro_launch.gap(point, Env("cpu", rounds=2, budget_s=0.16))
+    assert sum(asked) == 2 * (20 + replays)
+    assert measured.samples_ns == [once_ns + (mean_of - 1) / 2] * 20
+
+
+def test_a_launch_is_looked_at_from_the_host_often_enough_for_its_mean(monkeypatch, no_stream):
+    replayed = []
+    graph = types.SimpleNamespace(replay=lambda: replayed.append(1))
+    monkeypatch.setattr(micro_launch, "kernel", lambda name, env: lambda: None)
+    monkeypatch.setattr(micro_launch, "capture", lambda calls, nodes: (graph, {}))
+    monkeypatch.setattr(micro_launch, "replay_ns", lambda graph, count: [1.0])
+    point = points.Point("launch.host", {"until": "done", "nodes": 1})
+    measured = micro_launch.host(point, Env("cpu", budget_s=0.0))
+    assert (len(replayed), len(measured.samples_ns)) == (220, 20)

@@ -39,6 +39,8 @@ def test_a_number_is_set_and_says_so():
         ("tier.host.attach=gpu", lambda s: s.routes[0][1] == ()),
         ('link.pcie.between=["cpu", "gpu"]', lambda s: s.routes[0][1][0].flipped),
         ('tier.host.tail=[[0.01, "30 us"]]', lambda s: s.tiers[1].tail == ((10_000, 30_000_000),)),
+        ('cost."2024".host=7 USD/GB', lambda s: s.tiers[1].cost[0] == ("2024", 7_000_000)),
+        (" link . 'pcie'.latency = 3 us", lambda s: s.links[0].latency_ps == 3_000_000),
         ("cost.2024.host=7 USD/GB", lambda s: s.tiers[1].cost[0] == ("2024", 7_000_000)),
     ],
 )
@@ -68,12 +70,15 @@ def test_the_last_of_several_wins():
         ("link.pcie.bandwidth=0 GB/s", "--set link.pcie.bandwidth: '0 GB/s' is out of range"),
         ("link.pcie.bandwidth=", "--set link.pcie.bandwidth: '' is not a bandwidth"),
         ("link.pcie.duplex=half", "--set link.pcie.duplex: found 'half'; choose one of: full, shared"),
+        ("tier.host.access=ld", "--set tier.host.access: found 'ld'; choose one of: load, command"),
+        ("tier.host.access=3", "--set tier.host.access: found 3; choose one of: load, command"),
+        ('link."pcie.tags=1', "--set link.\"pcie.tags: no link '\"pcie'; did you mean 'pcie'?"),
         ("link.pcie.tags=1\nname = 'x'", "--set link.pcie.tags: \"1\\nname = 'x'\" is not a count"),
         ("link.pcie.tags={value=1}", "--set link.pcie.tags: {'value': 1} is not a count"),
         (f"link.pcie.tags={'[' * 20_000}", "--set link.pcie.tags: '[[["),
         (f"{'x' * 5000}.a.b=1", "--set xxxx"),
     ],
-    ids=range(17),
+    ids=range(20),
 )
 def test_a_fault_names_the_option(override, words):
     with pytest.raises(ProfileError, match=re.escape(words)) as caught:

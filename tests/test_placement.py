@@ -124,7 +124,7 @@ def test_pages_of_any_size_are_dealt_whole_and_take_their_padding() -> None:
 
 
 def test_a_full_overflow_tier_is_refused() -> None:
-    with pytest.raises(DoesNotFit, match="'host' has room for 599,999 B of the 600,000 B of .*: 1 B too many"):
+    with pytest.raises(DoesNotFit, match="room for 599,999 B of the 600,000 B of .*: 1 B too many"):
         place_regions([KV], [], "host", sized(400_500, 599_999))
 
 

@@ -199,6 +199,14 @@ def test_a_second_cache_and_a_second_link_are_refused(tmp_path):
         system(tmp_path, SMALL + link("other", "cpu", "gpu", "500 ns"))
 
 
+def test_a_switch_at_a_node_without_a_link_is_refused(tmp_path):
+    host = SMALL[SMALL.index("[tier.host]") : SMALL.index("[cost")]
+    alone = changed(SMALL, (host, ""), ('host = "4 USD/GB"\n', ""))
+    assert system(tmp_path, alone).routes == (((),), ((),))
+    with pytest.raises(ProfileError, match=r"switch\.gpu: no link leads to it"):
+        system(tmp_path, alone + '[switch.gpu]\nlatency = "70 ns"\n')
+
+
 def test_every_initiator_has_to_reach_every_tier(tmp_path):
     island = UNIT.replace("attach = cpu", "attach = isle") + link("bridge", "isle", "sea", "1 us")
     with pytest.raises(ProfileError, match="tier.hbm: no route from 'isle' to 'gpu'"):

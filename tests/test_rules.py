@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import ceil
 from random import Random
 
 import numpy as np
@@ -46,7 +47,21 @@ def test_a_piece_takes_its_transfer_or_the_occupancy_if_that_is_longer(
     occupancy_ps: int, expected: tuple[int, int]
 ) -> None:
     """4,096 B at 1,750 x 10^6 B/s: 2,340,571 ps and 750 / 1,750."""
-    assert rules.piece_service_ps(4096, 1750, occupancy_ps) == expected
+    assert rules.piece_service_ps(4096, 1750, occupancy_ps, 4096) == expected
+
+
+@given(st.integers(1, 2**30), st.integers(0, 10**16), st.integers(1, 2**30))
+def test_a_part_of_an_operation_keeps_a_channel_for_its_part_of_the_time(
+    nbytes: int, occupancy_ps: int, operation: int
+) -> None:
+    part = min(Fraction(1), Fraction(nbytes, operation))
+    assert rules.least_ps(nbytes, occupancy_ps, operation) == ceil(occupancy_ps * part)
+
+
+def test_a_sum_of_waiting_stays_where_it_is_full() -> None:
+    most = rules.MOST_WAITED_PS
+    assert rules.added(5, 7) == 12
+    assert rules.added(most - 1, 1) == rules.added(most - 1, 2**61) == rules.added(most, 9) == most
 
 
 @given(st.integers(0, 10**9), st.integers(1, 10**5), st.sampled_from([1, 32, 64, 4096]))

@@ -27,10 +27,12 @@ from engine_cases import (
 )  # fmt: skip
 
 from memsim.errors import DoesNotFit, TraceError, UsageError
+from memsim.profile import load_machine
 from memsim.result import Result
-from memsim.simulate import replay
+from memsim.route import build_system
+from memsim.simulate import parse_run_on, replay
 from memsim.summary import percentiles_ps
-from memsim.system import Input, System
+from memsim.system import Hop, Input, System
 from memsim.trace import Access, Kernel, Region
 from memsim.trace_write import TraceWriter
 
@@ -142,18 +144,49 @@ def test_the_two_directions_of_a_link_do_not_add_up(tmp_path: Path) -> None:
     assert family.naive_ps == GPU.launch_gap_ps + HOST_PS + 2 * PCIE_PS + one_way_ps
 
 
-def same_row_twice(path: Path) -> Path:
-    """Two requests of 512 B for one row, issued at once."""
-    launch = kernel(tiles_in_flight=2, tile_bytes=512)
-    return written(path, {}, [flat_region(0, 8, 512)], launch, gathered([0, 0]))
+def test_the_two_directions_of_a_shared_link_add_up(tmp_path: Path) -> None:
+    rows = [gathered(range(512)), gathered(range(512), write=True)]
+    path = written(tmp_path / "both.parquet", {}, [flat_region(0, 512, 4096)], kernel(), *rows)
+    result = replay(path, with_link(TWO_TIERS, shared=True), place=["kv=host"], bound=False)
+    both_ways_ps = 2 * (512 * 4096 * 1_000_000 // PCIE_MBPS)
+    (family,), (link,) = result.families, result.links
+    assert link.busy_ps == both_ways_ps
+    assert link.wire_bytes == 2 * 512 * 4096
+    assert family.naive_ps == GPU.launch_gap_ps + HOST_PS + 2 * PCIE_PS + both_ways_ps
+
+
+def with_near(system: System) -> System:
+    """The system with a second initiator, beside the host."""
+    near = dataclasses.replace(GPU, name="near")
+    routes = (*system.routes, ((Hop(0, True, PCIE_PS),), ()))
+    return dataclasses.replace(system, initiators=(*system.initiators, near), routes=routes)
+
+
+def test_the_naive_latency_is_from_where_the_kernel_runs(trace: Path, system: System) -> None:
+    (family,) = replay(trace, with_near(system), place="kv=host", run_on="mla=near", bound=False).families
+    assert family.initiator == "near"
+    one_ps = GPU.launch_gap_ps + HOST_PS + ROWS * 1152 * 1_000_000 // (4 * HOST_MBPS)
+    assert family.naive_ps == 2 * LAYERS * one_ps
+
+
+def test_a_single_kernel_can_be_sent_elsewhere_by_its_name(trace: Path, system: System) -> None:
+    outcome = replay(trace, with_near(system), run_on="k1=near", bound=False).outcome
+    assert outcome is not None
+    assert outcome.initiator.tolist() == [0, 1, 0, 0, 0, 0]
+
+
+def same_row_twice(path: Path, row_bytes: int = 512) -> Path:
+    """Two requests for one row, issued at once."""
+    launch = kernel(tiles_in_flight=2, tile_bytes=row_bytes)
+    return written(path, {}, [flat_region(0, 8, row_bytes)], launch, gathered([0, 0]))
 
 
 def test_a_links_wait_includes_the_wait_for_its_tags(tmp_path: Path) -> None:
-    """Tags for one request: the second waits until the first is complete, and then for nothing."""
-    scarce = with_link(TWO_TIERS, tags=512 // GPU.request_bytes)
-    path = same_row_twice(tmp_path / "twice.parquet")
+    """One tag: the second request waits until the first is complete, and then for nothing."""
+    scarce = with_link(TWO_TIERS, tags=1)
+    path = same_row_twice(tmp_path / "twice.parquet", GPU.request_bytes)
     (link,) = replay(path, scarce, place=["kv=host"], bound=False).links
-    assert link.waiting_ps == one_access_ps(TWO_TIERS, 1, 512)
+    assert link.waiting_ps == one_access_ps(TWO_TIERS, 1, GPU.request_bytes)
 
 
 def test_a_links_wait_includes_the_wait_for_its_wire(tmp_path: Path) -> None:
@@ -206,6 +239,13 @@ def test_unused_tiers_do_not_weigh_on_provenance(trace: Path, system: System) ->
     assert near.interval == "no interval (uncalibrated)"
 
 
+def test_prices_and_energies_do_not_weigh_on_provenance(trace: Path, system: System) -> None:
+    paths = ("cost.2024.hbm", "tier.hbm.energy")
+    more = tuple(Input(path, "6", "assumed", "d") for path in paths)
+    machine = dataclasses.replace(system, inputs=(*system.inputs, *more))
+    assert replay(trace, machine, bound=False).assumed == ("toy.rows",)
+
+
 def test_overflow_spills_and_refusal_names_the_shortfall(trace: Path, system: System) -> None:
     small = dataclasses.replace(HBM, capacity_bytes=ROWS * 1152)
     tight = dataclasses.replace(system, tiers=(small, system.tiers[1]))
@@ -230,6 +270,11 @@ def test_progress_counts_kernels_to_the_end(trace: Path, system: System, engine:
         ({"quantum_bytes": 1 << 40}, "expected 1 B to 1 GiB"),
         ({"place": ["kv=hots"]}, "did you mean 'host'"),
         ({"overflow": "hots"}, "did you mean 'host'"),
+        ({"run_on": "mla"}, "--run-on 'mla': expected FAMILY=INITIATOR"),
+        ({"run_on": "mla="}, "--run-on 'mla=': expected FAMILY=INITIATOR"),
+        ({"run_on": "=gpu"}, "--run-on '=gpu': expected FAMILY=INITIATOR"),
+        ({"seed": 1 << 62}, "expected 0 to 4611686018427387903"),
+        ({"overrides": "tier.hbm.latency=1 ns"}, "expected a machine's name or file; this one is loaded"),
     ],
 )
 def test_wrong_options_are_refused(
@@ -280,3 +325,14 @@ def test_a_result_says_what_was_left_out_and_what_was_cut_for_another_machine() 
     (note,) = replay(sample, "h200-cxl", place=["index=cxl"], run_on="dsa-index=cxl", bound=False).notes
     assert "dsa-index was recorded for 132 units and runs on the 16 of cxl-unit" in note
     assert replay(sample, "h200", bound=False).notes == ()
+
+
+def test_a_tier_stands_for_the_one_initiator_beside_it_that_computes() -> None:
+    """The copy engine sits beside the HBM, too, and computes nothing."""
+    system = build_system(load_machine("h200-cxl"))
+    names = [runner.name for runner in system.initiators]
+    assert parse_run_on(["a=hbm", "b=cxl", "c=copy"], system) == {
+        "a": names.index("gpu"), "b": names.index("cxl-unit"), "c": names.index("copy")
+    }  # fmt: skip
+    with pytest.raises(UsageError, match="no initiator that computes beside tier 'host'"):
+        parse_run_on(["a=host"], system)

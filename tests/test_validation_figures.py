@@ -155,7 +155,7 @@ def test_a_row_with_an_error_is_left_out_and_counted_and_a_later_one_replaces_it
     first = [measured(10, size=1), measured(20, size=2), failed, measured(40, size=4)]
     write(tmp_path, "toy", first)
     (figure,) = shown(tmp_path, "toy")
-    assert figure.subtitle == "Toy GPU, 1 points failed"
+    assert figure.subtitle == "Toy GPU, 1 point failed"
     write(tmp_path, "toy", [*first, measured(30, size=3), measured(11, size=1)])
     (figure,) = shown(tmp_path, "toy")
     assert figure.subtitle == "Toy GPU"
@@ -187,7 +187,7 @@ def test_families_of_a_campaign_file_know_axes_from_other_columns(tmp_path):
 
 def test_a_view_may_show_another_column_over_all_axes_on_a_linear_scale(tmp_path):
     rows = [
-        measured(500 + blocks, kind=kind, blocks=blocks, pause=pause, stream_mbps=100 * blocks)
+        measured(500 + blocks, kind=kind, blocks=blocks, flight=32768, pause=pause, stream_mbps=100 * blocks)
         for kind in ("read", "write")
         for blocks in (1, 8, 131)
         for pause in (0, 500, 1000, 2000, 4000)

@@ -52,9 +52,9 @@ def _drawn(figure: figures_model.Figure, folder: Path) -> list[Path]:
 def _measured(measured: Path | None) -> Iterator[tuple[str, figures_model.Figure]]:
     """(machine, figure) of every measured family."""
     for folder in machines(measured):
-        device = figures_rows.device(folder)
         families = figures_rows.read_machine(folder)
         for family in (*families, *figures_views.combined(families)):
+            device = figures_rows.device(folder, family)
             for figure in figures_model.figures(family, device, figures_views.view(family.name)):
                 yield folder.name, figure
 

@@ -103,6 +103,7 @@ class View:
     facet       the axis that makes panels
     joined      whether points of a line are joined; linear: no logarithmic x axis
     bars        one for each row, whatever the axes
+    part, bar   of a family of bars: the figure that a row goes into, and the name of its bar
     """
 
     quantities: tuple[Quantity, ...] = ()
@@ -114,14 +115,25 @@ class View:
     joined: bool = True
     linear: bool = False
     bars: bool = False
+    part: Callable[[Row], str] | None = None
+    bar: Callable[[Row], str] | None = None
 
 
 def figures(family: FamilyRows, machine: str, view: View | None = None) -> list[Figure]:
     """The figures of a family, together with every row of it; none if nothing was measured."""
     view = view or View()
+    if view.part:
+        drawn: dict[str, list[Row]] = {}
+        for row in family.rows:
+            drawn.setdefault(view.part(row), []).append(row)
+        return [_figure(family, machine, view, "", tuple(rows), part) for part, rows in drawn.items()]
     whole = family.rows and (view.x or view.bars)
     parts = [(view.x, family.rows)] if whole else _parts(family)
-    return [_figure(family, machine, view, x, rows, len(parts) > 1) for x, rows in parts]
+    suffixes = [f"by-{x or 'point'}" if len(parts) > 1 else "" for x, _ in parts]
+    return [
+        _figure(family, machine, view, x, rows, suffix)
+        for (x, rows), suffix in zip(parts, suffixes, strict=True)
+    ]
 
 
 def _parts(family: FamilyRows) -> list[tuple[str, tuple[Row, ...]]]:
@@ -154,10 +166,10 @@ def _in_lines(rows: Sequence[Row], x: str, axes: Sequence[str]) -> list[Row]:
 
 
 def _figure(
-    family: FamilyRows, machine: str, view: View, x: str, rows: tuple[Row, ...], several: bool
+    family: FamilyRows, machine: str, view: View, x: str, rows: tuple[Row, ...], suffix: str
 ) -> Figure:
     varying = [axis for axis in family.axes if len(distinct(rows, axis)) > 1]
-    fixed = [axis for axis in family.axes if axis not in varying and axis in rows[0]]
+    fixed = [axis for axis in family.axes if axis not in varying and rows[0].get(axis) not in VOID]
     others = [axis for axis in varying if axis != x]
     facet = view.facet or (_facet(rows, others) if view.lines is None else "")
     lines = [axis for axis in others if axis != facet] if view.lines is None else view.lines
@@ -167,21 +179,26 @@ def _figure(
             alike(_panels(rows, x, lines, facet, each, view, family.what), view.linear) for each in quantities
         )
     else:
-        grid = (tuple(_bars(rows, varying or family.axes[:1], each, family.what) for each in quantities),)
+        names = [_name(row, varying or family.axes[:1], view, family.what) for row in rows]
+        grid = (tuple(_bars(rows, names, each, family.what) for each in quantities),)
     parts = [machine, *(said(axis, rows[0][axis], family.what) for axis in fixed)]
     if family.failed:
-        parts.append(f"{family.failed} points failed")
-    name = f"{family.name}-by-{x or 'point'}" if several else family.name
+        parts.append(f"{family.failed} point{'s' if family.failed > 1 else ''} failed")
+    name = f"{family.name}-{suffix}" if suffix else family.name
     title = f"{family.name}: {family.what}".replace("`", "'") if family.what else family.name
     return Figure(name, title, ", ".join(parts), grid)
 
 
-def _bars(rows: Sequence[Row], axes: Sequence[str], quantity: Quantity, what: str) -> Panel:
-    """A bar for each row, named by its axes."""
-    named = [
-        {**row, "": ", ".join(said(axis, row[axis], what) for axis in axes if row.get(axis) not in VOID)}
-        for row in rows
-    ]
+def _name(row: Row, axes: Sequence[str], view: View, what: str) -> str:
+    """The name of a row's bar: by its axes, if the view has no other."""
+    if view.bar:
+        return view.bar(row)
+    return ", ".join(said(axis, row[axis], what) for axis in axes if row.get(axis) not in VOID)
+
+
+def _bars(rows: Sequence[Row], names: Sequence[str], quantity: Quantity, what: str) -> Panel:
+    """A named bar for each row."""
+    named = [{**row, "": name} for row, name in zip(rows, names, strict=True)]
     return Panel("", "", quantity.label, (_line(named, "", (), (), quantity, what),), y_unit=quantity.unit)
 
 

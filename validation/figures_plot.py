@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 WORDS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")
 ODD: dict[str, Any] = {"color": "#c00000", "markersize": 5, "markeredgewidth": 0.9, "zorder": 4}
 LEADER: dict[str, Any] = {"arrowstyle": "-", "linewidth": 0.5, "alpha": 0.6, "shrinkA": 1, "shrinkB": 2}
+LEADER["relpos"] = (0.0, 0.5)  # it ends where the name begins and crosses no other
 STYLES = ("-", "--", ":", "-.")
 DIRECT = 8  # lines that still carry their names at their ends
 LONGEST = 26  # characters of such a name
@@ -208,9 +209,11 @@ def _bars(place: Axes, panel: Panel) -> None:
     (line,) = panel.lines
     places = range(len(line.x))
     hatches = ["///" if each else "" for each in line.calibrates]
-    bars = place.barh(places, line.y, 0.7, color=WORDS[0], alpha=0.7, hatch=hatches)
-    texts = [amount(float(f"{value:.3g}"), panel.y_unit) for value in line.y]
-    place.bar_label(bars, texts, fontsize=7, padding=4)
+    place.barh(places, line.y, 0.7, color=WORDS[0], alpha=0.7, hatch=hatches)
+    for at, (value, high) in enumerate(zip(line.y, line.high or line.y, strict=True)):
+        text = amount(float(f"{value:.3g}"), panel.y_unit)
+        style: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+        place.annotate(text, (max(value, high), at), fontsize=7, **style)
     place.hlines(places, line.low, line.high, color="black", linewidth=1)
     odd = [index for index, each in enumerate(line.odd) if each]
     place.plot([line.y[index] for index in odd], odd, "x", **ODD)
@@ -325,7 +328,8 @@ def _foot(figure: Figure) -> list[str]:
     if any(any(line.calibrates) for line in lines):
         parts.append("open diamonds (hatched bars): points that may calibrate; filled: held out")
     if any(line.low != line.high for line in lines):
-        parts.append("vertical bars: 10th to 90th percentile")
+        lines_of = "black lines" if figure.grid[0][0].barred else "vertical bars"
+        parts.append(f"{lines_of}: 10th to 90th percentile")
     if any(any(line.odd) for line in lines):
         parts.append(f"red crosses: {figure.odd_words}")
     return ["; ".join(parts)] if parts else []

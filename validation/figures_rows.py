@@ -27,6 +27,7 @@ class FamilyRows:
     axes: tuple[str, ...]
     rows: tuple[Row, ...]
     failed: int = 0
+    gpus: int = 1
 
 
 def read_machine(folder: Path, campaign: Path = points.CAMPAIGN) -> list[FamilyRows]:
@@ -39,8 +40,8 @@ def read_machine(folder: Path, campaign: Path = points.CAMPAIGN) -> list[FamilyR
 def _family(path: Path, family: points.Family | None) -> FamilyRows:
     found = _newest(path, family)
     good = tuple(_typed(row) for row in found if not row["error"] and row["median_ns"])
-    what = family.what if family else ""
-    return FamilyRows(path.stem, what, _axes(found, family), good, len(found) - len(good))
+    what, gpus = (family.what, family.gpus) if family else ("", 1)
+    return FamilyRows(path.stem, what, _axes(found, family), good, len(found) - len(good), gpus)
 
 
 def read_rows(folder: Path, name: str, campaign: Path = points.CAMPAIGN) -> list[Row]:
@@ -88,9 +89,14 @@ def number(row: Row, name: str) -> float:
     return value if isinstance(value, float) else 0.0
 
 
-def device(folder: Path) -> str:
-    """The device that run.json names last; the folder's name where it does not."""
+def device(folder: Path, family: FamilyRows) -> str:
+    """What run.json calls the GPU of the family's rows, or the CPU where none was needed; else the folder's
+    name.
+    """
     path = folder / "run.json"
     runs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    names = [str(run["device"]) for run in runs.values() if run.get("device")]
-    return names[-1] if names else folder.name
+    known = [runs[row["run"]] for row in family.rows if row.get("run") in runs]
+    run = known[-1] if known else {}
+    if not family.gpus and run.get("cpu"):
+        return f"{run['cpu']}, {run.get('cpus')} CPUs"
+    return str(run.get("device") or folder.name)

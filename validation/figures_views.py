@@ -29,12 +29,33 @@ RATE = Quantity("Arithmetic [TFLOP/s]", _tflops)
 REPLAY = Quantity("Time of a replay", lambda row, time_ns: time_ns, "ns")
 NODE = Quantity("Time of a replay / nodes", _per_node, "ns")
 HOST = Quantity("Time on the host's clock", lambda row, time_ns: time_ns, "ns")
+LINK = Quantity("Bandwidth of the link [GB/s]", lambda row, time_ns: number(row, "bytes_read") / time_ns)
+
+
+def _beside(row: Row) -> str:
+    """ "far read x 8 beside copy in": what is measured, on so many multiprocessors, and what runs with it."""
+    roles = (("measured", "blocks"), ("other", "other_blocks"))
+    words = [
+        str(row[role]).replace("_", " ") + (f" x {number(row, blocks):.0f}" if number(row, blocks) else "")
+        for role, blocks in roles
+    ]
+    return words[0] if words[1] == "none" else " beside ".join(words)
+
+
+def _side(row: Row) -> str:
+    """Links and the GPU's own memory are decades apart: a figure for each."""
+    return "near" if str(row["measured"]).startswith("near") else "far"
+
 
 VIEWS = {
     "chase": View(quantities=(HOP,)),
     "chase.sm": View(quantities=(HOP,), x="sm", x_label="Multiprocessor", linear=True, joined=False),
     "chase.single": View(quantities=(SINGLE,), x="footprint", lines=("percent",)),
-    "beside": View(quantities=(BANDWIDTH,), bars=True),
+    "beside": View(quantities=(BANDWIDTH,), bars=True, part=_side, bar=_beside),
+    "host.stream": View(quantities=(BANDWIDTH,)),  # calls of one line move different bytes
+    "peer.stream": View(quantities=(BANDWIDTH,)),
+    "stage.gather": View(quantities=(LINK, TIME)),
+    "mla.sparse": View(facet="heads"),
     "loaded.latency": View(
         quantities=(HOP,),
         x="stream_mbps",
@@ -45,7 +66,7 @@ VIEWS = {
         linear=True,
     ),
     "launch.gap": View(quantities=(REPLAY, NODE)),
-    "launch.host": View(quantities=(HOST, NODE)),
+    "launch.host": View(quantities=(HOST,)),
     "matrix.rate": View(quantities=(RATE, TIME)),
     "fma.rate": View(quantities=(RATE,)),
 }

@@ -46,6 +46,7 @@ _MOST = {  # and 1 at least
     "programs": 2**24, "blocks_per_unit": 720_720, "tiles_in_flight": 65_536, "buffers": 4096,
     "calls_per_launch": 65_536, "context": 2**27, "batch": 4096, "heads": 1024, "topk": 2**20,
 }  # fmt: skip
+MOST_ROWS = 2**26  # rows and tiles of all calls: about a gigabyte while they are recorded
 _KV_DTYPES = {"mla": "bf16", "dsa-attend": "fp8"}  # the kernels that production runs have one each
 
 
@@ -93,6 +94,7 @@ def _check_words(name: str, options: Mapping[str, Any]) -> None:
             f"--kv-dtype {options['kv_dtype']} with '{name}': this kernel reads {only} rows alone; "
             "mla reads bf16, dsa-attend fp8"
         )
+    _check_work(name, options)
     if options.get("topk", 0) > options.get("context", 0) and name in ("dsa-topk", "dsa-attend"):
         raise UsageError(
             f"--topk {options['topk']} with '{name}': the context holds {options['context']:,} tokens; "
@@ -100,6 +102,25 @@ def _check_words(name: str, options: Mapping[str, Any]) -> None:
         )
     if name == "kda" and options["heads"] % 2:
         raise UsageError(f"--heads {options['heads']} with 'kda': expected an even number of heads")
+
+
+def _check_work(name: str, options: Mapping[str, Any]) -> None:
+    """What is recorded is held in memory: refuse what would take gigabytes and hours."""
+    calls = options.get("calls_per_launch", 1)
+    per_call = {
+        "gather": options.get("count", 0),
+        "chase": options.get("count", 0),
+        "dsa-attend": options.get("batch", 1) * options.get("topk", 0),
+    }.get(name, 0)
+    if "bytes" in options and calls > 1:
+        per_call = options["bytes"] // max(1, options.get("block_bytes", 8192))
+    elif name in ATTENTION:
+        per_call = max(per_call, options["batch"] * options.get("heads", 128))
+    if calls * per_call > MOST_ROWS:
+        raise UsageError(
+            f"'{name}' with these options has {per_call:,} rows or tiles a call, {calls * per_call:,} in "
+            f"all; expected at most {MOST_ROWS:,}; ask for less, or for fewer --calls-per-launch"
+        )
 
 
 def _check_transfers(name: str, given: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@
 --list          points, split and estimated seconds; measures nothing, needs no GPU
 --smoke         the first point of every family, short, into DIR/smoke
 --every N       each N-th point, for a repeat
+--since RUN     measure again what was measured before this time (20261201 or 20261201T093000Z)
 --profile       first | all | none: kernel lists by a profiler pass after all timing
 --device        cuda | cuda:N | cpu
 
@@ -15,6 +16,7 @@ Exit code: 0 done, 1 some points failed, 2 wrong options, 3 the budget ended fir
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from dataclasses import replace
@@ -37,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--only", action="append", default=[], metavar="FAMILY")
     options.add_argument("--budget", type=float, default=900.0, metavar="SECONDS")
     options.add_argument("--every", type=int, default=1, metavar="N")
+    options.add_argument("--since", default="", metavar="RUN")
     options.add_argument("--profile", choices=["first", "all", "none"], default="first")
     options.add_argument("--list", action="store_true")
     options.add_argument("--smoke", action="store_true")
@@ -84,6 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.output is None:
         return wrong("-o DIR is missing: the folder that the CSV files go to")
+    if options.since and not re.fullmatch(r"\d{8}(T\d{6}Z)?", options.since):
+        return wrong(f"--since {options.since}: expected a time such as 20261201 or 20261201T093000Z")
     folder = options.output / "smoke" if options.smoke else options.output
     folder.mkdir(parents=True, exist_ok=True)
     if options.worker or options.device == "cpu":
@@ -97,7 +102,7 @@ def measure(families: list[Family], options: argparse.Namespace, folder: Path, e
     started = time.monotonic()
     device = "cuda:0" if options.device == "cuda" else options.device
     run = options.worker or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    env = Env(device=device, run=run, smoke=options.smoke)
+    env = Env(device=device, run=run, smoke=options.smoke, since=options.since)
     if options.smoke:
         env.rounds, env.budget_s = 1, 0.03
     try:

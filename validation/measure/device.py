@@ -34,8 +34,10 @@ class Skipped(Exception):
 
 @dataclass
 class Env:
-    """device "cuda:0" or "cpu"; rounds = fresh buffers per point; budget_s = timed seconds per point.
+    """device "cuda:0" or "cpu"; rounds = fresh buffers per point; budget_s = timed seconds per point, all
+    rounds together; warm_s = before the first sample of a round; sample_s = that a sample lasts at least.
 
+    since: rows of runs before it do not count as done.
     profile: the pass that only lists kernels; `captured` then receives name -> (count, ns) of one pass.
     """
 
@@ -43,6 +45,9 @@ class Env:
     run: str = ""
     rounds: int = 3
     budget_s: float = 0.24
+    warm_s: float = 0.03
+    sample_s: float = 0.008
+    since: str = ""
     smoke: bool = False
     profile: bool = False
     captured: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -148,7 +153,11 @@ def slices(
 
 
 def flush_l2(env: Env, avoid: torch.Tensor, flush_bytes: int = 512 << 20) -> None:
-    """Fill the L2 with other bytes than those of `avoid`, a view of the pool, in the L2."""
+    """Fill the L2 with other bytes than those of `avoid`, a view of the pool: written, then read.
+
+    Reading alone is not enough: lines that were written stay. On an H200 every fourth load of a chase over
+    64 GiB was served by the L2 although 512 MB had been read since its links were written.
+    """
     import torch
 
     from . import cuda
@@ -159,6 +168,7 @@ def flush_l2(env: Env, avoid: torch.Tensor, flush_bytes: int = 512 << 20) -> Non
     start = 0 if first >= after else (whole.numel() - flush_bytes) // 16 * 16
     with torch.cuda.device(avoid.device):
         area = whole[start : start + flush_bytes]
+        fill_random(area, 2)
         cuda.bind("common.cu", "sweep", 132 * 8, 256, area, flush_bytes // 16, whole)()
 
 

@@ -45,6 +45,7 @@ class Far:
     chunk_bytes  copies stay inside pieces of this size
     gbps, latency_ns  what one may expect; they only size the calls
     extra        further columns of its rows
+    device       the GPU whose memory it is ("cuda:1"); empty: the host's
     """
 
     base: int
@@ -53,6 +54,7 @@ class Far:
     gbps: float
     latency_ns: float
     extra: dict[str, int | float | str] = field(default_factory=dict)
+    device: str = ""
 
     @property
     def scratch(self) -> int:

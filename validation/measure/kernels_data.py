@@ -8,13 +8,10 @@ kind is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .device import Env, drop_pools
 from .kernels_libs import FP8_ROW_BYTES, INDEX_DIMS, INDEX_ROW_BYTES, LATENT, PAGE_TOKENS
-from .rows import Measured
-from .timing import Work, time_work
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 256 << 20
 COLD_BYTES = 320 << 20  # what rotating buffers touch together: five times the L2 of an H200
 WEIGHT_DEVIATION = 0.02
-POINT_BUDGET_S = 0.15  # of replays, all rounds together: buffers and captures take longer than that
 UNIT_BYTES = {"bf16": 4096, "f32": 4096, "fp8": 4096, "weights": 4096}
 UNIT_BYTES |= {"rows": FP8_ROW_BYTES * PAGE_TOKENS, "index": INDEX_ROW_BYTES * PAGE_TOKENS}
 
@@ -30,11 +26,6 @@ UNIT_BYTES |= {"rows": FP8_ROW_BYTES * PAGE_TOKENS, "index": INDEX_ROW_BYTES * P
 def buffers_for(call_bytes: int, *, warm: bool = False, most: int = 512) -> int:
     """Sets of buffers that make a point cold: `COLD_BYTES` together, 2 at least, `most` at most. Warm: 1."""
     return 1 if warm else max(2, min(most, -(-COLD_BYTES // max(1, call_bytes))))
-
-
-def timed(build: Callable[[int], Work], env: Env) -> Measured:
-    """`time_work` with the budget of a kernel point."""
-    return time_work(build, env, budget_s=min(env.budget_s, POINT_BUDGET_S))
 
 
 def hold(env: Env, kind: str, nbytes: int) -> torch.Tensor:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from . import kernels_libs as libs
 from .device import Env
-from .kernels_data import buffers_for, hold, off_ppm, shuffled_pages, timed
+from .kernels_data import buffers_for, hold, off_ppm, shuffled_pages
 from .points import Point
 from .rows import Measured
-from .timing import Work
+from .timing import Work, time_work
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +76,7 @@ def scores(point: Point, env: Env) -> Measured:
         read = batch * (context * libs.INDEX_ROW_BYTES + pages * 4 + heads * (libs.INDEX_DIMS + 4))
         return Work(calls, read, batch * context * 4, count * moved, keep=(pool, plan))
 
-    measured = timed(build, env)
+    measured = time_work(build, env)
     measured.extra |= found
     return measured
 
@@ -128,7 +128,7 @@ def timed_top_k(
             found["misplaced"] = misplaced(made[0], chosen, k)
         return Work(calls, moved, batch * k * 4, count * moved, keep=(made, workspace))
 
-    measured = timed(build, env)
+    measured = time_work(build, env)
     measured.extra |= found
     return measured
 

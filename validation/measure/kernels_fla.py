@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .device import Env
-from .kernels_data import buffers_for, hold, shuffled_pages, timed
+from .kernels_data import buffers_for, hold, shuffled_pages
 from .points import Point
 from .rows import Measured
-from .timing import Work
+from .timing import Work, time_work
 
 if TYPE_CHECKING:
     import torch
@@ -116,7 +116,7 @@ def kda(point: Point, env: Env) -> Measured:
             calls, moved + inputs, moved + batch * heads * DIMS * 2, count * moved, keep=(pool, slots)
         )
 
-    return timed(build, env)
+    return time_work(build, env)
 
 
 def gdn_step(state: torch.Tensor, made: dict[str, torch.Tensor], out: torch.Tensor) -> Callable[[], None]:
@@ -188,7 +188,7 @@ def gdn(point: Point, env: Env) -> Measured:
         inputs = sum(t.numel() * t.element_size() for t in made.values())
         return Work(calls, moved + inputs, moved + batch * heads * DIMS * 2, count * moved, keep=pool)
 
-    return timed(build, env)
+    return time_work(build, env)
 
 
 FAMILIES = {"kda": kda, "gdn": gdn}

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from . import kernels_libs as libs
 from .device import Env
-from .kernels_data import buffers_for, hold, off_ppm, timed
+from .kernels_data import buffers_for, hold, off_ppm
 from .points import Point
 from .rows import Measured
-from .timing import Work
+from .timing import Work, time_work
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +54,7 @@ def bf16(point: Point, env: Env) -> Measured:
         calls = [functools.partial(torch.nn.functional.linear, x, weights[i]) for i in order]
         return Work(calls, moved + tokens * k * 2, tokens * n * 2, count * moved, keep=weights)
 
-    measured = timed(build, env)
+    measured = time_work(build, env)
     measured.extra |= found
     return measured
 
@@ -109,7 +109,7 @@ def fp8(point: Point, env: Env) -> Measured:
         read = moved + moved_scales + tokens * (k + k // BLOCK * 4)
         return Work(calls, read, tokens * n * 2, count * moved, keep=(pool, scales, out))
 
-    measured = timed(build, env)
+    measured = time_work(build, env)
     measured.extra |= found
     return measured
 
@@ -234,7 +234,7 @@ def experts(point: Point, env: Env) -> Measured:
         read = round(sum(used) / count * one) + rows * k * width
         return Work(calls, read, tokens * ACTIVE * n * 2, EXPERTS * n * k * width, keep=(pool, ids, out))
 
-    measured = timed(build, env)
+    measured = time_work(build, env)
     measured.extra["experts_milli"] = round(sum(used) * 1000 / count)
     return measured
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from . import kernels_libs as libs
 from .device import Env
-from .kernels_data import buffers_for, hold, off_ppm, shuffled_pages, timed
+from .kernels_data import buffers_for, hold, off_ppm, shuffled_pages
 from .points import Point
 from .rows import Measured
-from .timing import Work
+from .timing import Work, time_work
 
 if TYPE_CHECKING:
     import torch
@@ -89,7 +89,7 @@ def dense(point: Point, env: Env) -> Measured:
         read, written = small_bytes(batch, heads)
         return Work(calls, batch * context * libs.ROW_DIMS * 2 + read, written, count * moved, keep=pool)
 
-    measured = timed(build, env)
+    measured = time_work(build, env)
     measured.extra |= found
     return measured
 
@@ -119,7 +119,7 @@ def sparse(point: Point, env: Env) -> Measured:
         read, written = small_bytes(batch, heads)
         return Work(calls, moved + batch * k * 4 + read, written, count * moved, keep=(pool, slots))
 
-    measured = timed(build, env)
+    measured = time_work(build, env)
     measured.extra |= found
     return measured
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from . import cuda, host_memory
 from .device import Env, Skipped
 from .host_memory import Far
-from .kernels_data import buffers_for, timed
+from .kernels_data import buffers_for
 from .points import Point
 from .rows import Measured
-from .timing import Work
+from .timing import Work, time_work
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +75,7 @@ def gather(point: Point, env: Env) -> Measured:
         calls = stage_calls(far.base, slots, out, row, CALLS)
         return Work(calls, moved + rows * 4, moved, min(turns * moved, span), keep=(slots, out))
 
-    measured = timed(build, env)
+    measured = time_work(build, env)
     measured.extra |= far.extra
     return measured
 

@@ -2,8 +2,11 @@
 
 The order is one random cycle over all places of the footprint, `stride` bytes apart (a Feistel permutation,
 computed where it is needed, so only visited places are written). L1 is bypassed. Footprints of at most 2^20
-places are first read once by the same multiprocessor; larger ones begin with an L2 full of other bytes.
-Each trial of a round starts where the one before ended.
+places are first read once by the same multiprocessor; larger ones begin with an L2 full of other bytes, that
+were written (see `flush_l2`). Each trial of a round starts where the one before ended.
+
+How far a line of the L2 is depends on the multiprocessor, by 6 % on an H200. So a sample is the mean over
+trials on every sixth one, or of several trials on the one that the point states.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ from .timing import Work, means, profiled
 if TYPE_CHECKING:
     import torch
 
-STEPS = 16384
-SINGLE_STEPS = 4096
-TRIALS = 16  # a round; a sample is the mean of MEAN_OF
-MEAN_OF = 4
+STEPS = 4096  # loads of a trial
+SETS = 3  # samples of a round
+APART = 6  # multiprocessors from one that is used to the next
+TRIALS_ON_ONE = 4  # of a sample, where the point states the multiprocessor
 TOUCH_PLACES = 1 << 20
 THREADS = 512
 ALONE_BYTES = 120 * 1024  # shared memory that leaves room for one block per multiprocessor
@@ -39,37 +42,43 @@ def build(data: torch.Tensor, places: int, stride: int, seed: int, visits: int) 
 Answers = tuple[list[list[int]], list["torch.Tensor"], dict]
 
 
-def trials(point: Point, env: Env, steps: int, single: bool = False) -> Answers:
+def places_of_a_sample(point: Point, env: Env) -> list[int]:
+    """The multiprocessor of each trial of one sample."""
+    if "sm" in point.axes:
+        return [point["sm"]] * TRIALS_ON_ONE
+    return list(range(0, processors(env), APART))
+
+
+def trials(point: Point, env: Env, single: bool = False) -> Answers:
     """All trials: their answers (ns, cycles, right, multiprocessor), single loads if asked for, clocks."""
     import torch
 
     footprint, stride = point["footprint"], point.axes.get("stride", 128)
-    sm = point.axes.get("sm", -1)
+    order = places_of_a_sample(point, env) * (1 if env.smoke else SETS)
     places = footprint // stride
-    per_round = 1 if env.smoke else TRIALS
+    touch = int(places <= TOUCH_PLACES)
+    name = "chase_single" if single else "chase_run"
     answers: list[list[int]] = []
     loads: list[torch.Tensor] = []
     clocks: dict = {}
     for round_index in range(env.rounds):
         data = slices(env, footprint, 1, round_index, seed=point.seed)[0]
         seed = point.seed + round_index
-        build(data, places, stride, seed, steps * per_round)
+        build(data, places, stride, seed, STEPS * len(order))
         flush_l2(env, data)
-        out = torch.zeros(per_round * OUT, dtype=torch.int64, device=env.device)
-        took = torch.zeros(per_round * SINGLE_STEPS if single else 1, dtype=torch.int32, device=env.device)
-        for trial in range(per_round):
-            touch = int(places <= TOUCH_PLACES)
-            arguments = [data, places, stride, seed, trial * steps, steps, touch, sm, out[trial * OUT :]]
+        out = torch.zeros(len(order) * OUT, dtype=torch.int64, device=env.device)
+        took = torch.zeros(len(order) * STEPS if single else 1, dtype=torch.int32, device=env.device)
+        for trial, sm in enumerate(order):
+            arguments = [data, places, stride, seed, trial * STEPS, STEPS, touch, sm, out[trial * OUT :]]
             if single:
-                arguments.append(took[trial * SINGLE_STEPS :])
-            name = "chase_single" if single else "chase_run"
-            grid, shared = (1, 0) if sm < 0 else (processors(env), ALONE_BYTES)
-            cuda.bind("chase.cu", name, grid, THREADS, *arguments, shared_bytes=shared)()
+                arguments.append(took[trial * STEPS :])
+            cuda.bind("chase.cu", name, processors(env), THREADS, *arguments, shared_bytes=ALONE_BYTES)()
         clocks = clocks or env.clocks()
-        answers += out.view(per_round, OUT).tolist()
-        loads += list(took.view(per_round, -1)) if single else []
-    for answer in answers:
-        check(answer, sm)
+        found = out.view(len(order), OUT).tolist()
+        for answer, sm in zip(found, order, strict=True):
+            check(answer, sm)
+        answers += found
+        loads += list(took.view(len(order), -1)) if single else []
     return answers, loads, clocks
 
 
@@ -85,14 +94,19 @@ def check(answer: list[int], sm: int) -> None:
         raise ValueError(f"no block ran on multiprocessor {sm}")
     if answer[2] != 1:
         raise ValueError("the chase did not end where it must")
-    if sm >= 0 and answer[3] != sm:
+    if answer[3] != sm:
         raise ValueError(f"ran on multiprocessor {answer[3]}, expected {sm}")
 
 
-def measured(point: Point, samples: list[float], steps: int, clocks: dict, extra: dict) -> Measured:
-    footprint = point["footprint"]
+def measured(point: Point, env: Env, samples: list[float], clocks: dict, cycles: float) -> Measured:
+    """`samples` holds a number per trial; the row gets the means of those of one sample."""
     return Measured(
-        samples, bytes_read=8, calls=steps, footprint_bytes=footprint, clocks=clocks, extra=extra
+        means(samples, len(places_of_a_sample(point, env))),
+        bytes_read=8,
+        calls=STEPS,
+        footprint_bytes=point["footprint"],
+        clocks=clocks,
+        extra={"cycles": round(cycles, 2)},
     )
 
 
@@ -109,26 +123,23 @@ def listed(point: Point, env: Env) -> Measured:
 
 
 def latency(point: Point, env: Env) -> Measured:
-    """Nanoseconds per load, a sample the mean of some trials."""
+    """Nanoseconds per load."""
     if env.profile:
         return listed(point, env)
-    answers, _, clocks = trials(point, env, STEPS)
+    answers, _, clocks = trials(point, env)
     cycles = statistics.median(answer[1] / STEPS for answer in answers)
-    samples = [answer[0] / STEPS for answer in answers]
-    return measured(point, means(samples, MEAN_OF), STEPS, clocks, {"cycles": round(cycles, 2)})
+    return measured(point, env, [answer[0] / STEPS for answer in answers], clocks, cycles)
 
 
 def single(point: Point, env: Env) -> Measured:
-    """A percentile of the times of single loads, clock reads included; a sample the mean of some trials."""
+    """A percentile of the times of single loads, clock reads included."""
     if env.profile:
         return listed(point, env)
-    answers, loads, clocks = trials(point, env, SINGLE_STEPS, single=True)
-    samples = []
-    for answer, took in zip(answers, loads, strict=True):
-        ns_per_cycle = answer[0] / answer[1]
-        samples.append(percentile(took.tolist(), point["percent"] / 100) * ns_per_cycle)
-    cycles = percentile(sorted(loads[0].tolist()), point["percent"] / 100)
-    return measured(point, means(samples, MEAN_OF), SINGLE_STEPS, clocks, {"cycles": round(cycles, 2)})
+    answers, loads, clocks = trials(point, env, single=True)
+    share = point["percent"] / 100
+    cycles = [percentile(took.tolist(), share) for took in loads]
+    samples = [answer[0] / answer[1] * each for answer, each in zip(answers, cycles, strict=True)]
+    return measured(point, env, samples, clocks, statistics.median(cycles))
 
 
 FAMILIES = {"chase.latency": latency, "chase.sm": latency, "chase.single": single}

@@ -11,7 +11,9 @@ from .points import Point
 from .rows import Measured
 from .timing import Work, capture, means, profiled, replay_ns, side_stream
 
-REPLAYS = 100
+LEAST, MOST, AT_ONCE = 40, 200, 100  # replays of one graph; of these queued together
+SAMPLES = 10  # of one graph
+HOST_SAMPLES, HOST_LEAST, HOST_WARM = 20, 200, 20
 
 
 def kernel(name: str, env: Env) -> Callable[[], None]:
@@ -28,7 +30,10 @@ def kernel(name: str, env: Env) -> Callable[[], None]:
 
 
 def gap(point: Point, env: Env) -> Measured:
-    """One graph of `nodes` kernels in a row: nanoseconds of a whole replay, nothing subtracted."""
+    """One graph of `nodes` kernels in a row: nanoseconds of a whole replay, nothing subtracted.
+
+    Each replay is timed by itself; a sample is the mean of some.
+    """
     import torch
 
     call = kernel(point["kernel"], env)
@@ -40,15 +45,19 @@ def gap(point: Point, env: Env) -> Measured:
         call()
         for _ in range(env.rounds):
             graph, kernels = capture([call], point["nodes"])
-            replay_ns(graph, 20)
-            count = REPLAYS // env.rounds
-            samples += replay_ns(graph, count, lambda: clocks.update(env.clocks()))
+            once_ns = max(1.0, min(replay_ns(graph, 20)))
+            count = max(LEAST, min(MOST, int(env.budget_s * 1e9 / env.rounds / once_ns)))
+            found: list[float] = []
+            while len(found) < count:
+                found += replay_ns(graph, min(AT_ONCE, count), lambda: clocks.update(env.clocks()))
+            samples += means(found, len(found) // SAMPLES)
     return Measured(samples, calls=1, clocks=clocks, kernels=kernels)
 
 
 def host(point: Point, env: Env) -> Measured:
-    """The host's clock around one replay on an idle stream, until the call returns or the GPU is done; a
-    sample is the mean of ten."""
+    """The host's clock around one replay on an idle stream, until the call returns or the GPU is done. A
+    sample is the mean of a twentieth of them, so that the host's moments of other work are in each.
+    """
     import torch
 
     call = kernel("empty", env)
@@ -60,14 +69,18 @@ def host(point: Point, env: Env) -> Measured:
         call()
         graph, kernels = capture([call], point["nodes"])
         replay_ns(graph, 20)
-        for _ in range(20 + 10 * REPLAYS):
+        end = time.monotonic() + env.budget_s
+        while len(samples) < HOST_WARM + HOST_LEAST or time.monotonic() < end:
             start = time.perf_counter_ns()
             graph.replay()
             returned = time.perf_counter_ns()
             stream.synchronize()
             done = time.perf_counter_ns()
             samples.append((returned if point["until"] == "returned" else done) - start)
-    return Measured(means(samples[20:], 10), calls=1, clocks=env.clocks(), kernels=kernels)
+    samples = samples[HOST_WARM:]
+    return Measured(
+        means(samples, len(samples) // HOST_SAMPLES), calls=1, clocks=env.clocks(), kernels=kernels
+    )
 
 
 FAMILIES = {"launch.gap": gap, "launch.host": host}

@@ -18,8 +18,8 @@ from .rows import Measured
 from .timing import Work, means, profiled
 
 STEPS = 4096
-TRIALS = 12  # a round; a sample is the mean of MEAN_OF
-MEAN_OF = 4
+TRIALS = 20  # a round; a sample is the mean of MEAN_OF
+MEAN_OF = 5
 CHASE_BYTES, STREAM_BYTES, STRIDE = 2 << 30, 16 << 30, 128
 RESULT, REPORT, CONTROL = 8, 4, 64  # words of a trial's answer, of a warp's report, of the flags
 SKEW_NS = 2000  # that two multiprocessors' clocks may differ by

@@ -23,23 +23,29 @@ ALREADY_ENABLED = 704  # CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 
 
 def enable(env: Env) -> None:
-    """Let GPU 0 reach GPU 1's memory, once. Skipped if the machine does not allow it."""
+    """Let GPU 0 reach GPU 1's memory and the other way round, once. Skipped if the machine does not allow it.
+
+    GPU 1's engine makes the copies that run beside those of GPU 0.
+    """
     if "peer" in env.facts:
         return
     import torch
 
     for device in (PEER, env.device):
-        torch.zeros(1, device=device)  # both contexts exist, GPU 0's is current
-    torch.cuda.set_device(env.device)
+        torch.zeros(1, device=device)  # both contexts exist
     can = ctypes.c_int()
     cuda.check(cuda.driver().cuDeviceCanAccessPeer(ctypes.byref(can), 0, 1), "cuDeviceCanAccessPeer")
     if not can.value:
         raise Skipped("GPU 0 cannot reach the memory of GPU 1")
-    context = ctypes.c_void_p()
-    cuda.check(cuda.driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), 1), "cuDevicePrimaryCtxRetain")
-    code = cuda.driver().cuCtxEnablePeerAccess(context, ctypes.c_uint(0))
-    if code != ALREADY_ENABLED:
-        cuda.check(code, "cuCtxEnablePeerAccess")
+    for device, other in ((PEER, 0), (env.device, 1)):
+        torch.cuda.set_device(device)  # makes its context current
+        context = ctypes.c_void_p()
+        cuda.check(
+            cuda.driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), other), "cuDevicePrimaryCtxRetain"
+        )
+        code = cuda.driver().cuCtxEnablePeerAccess(context, ctypes.c_uint(0))
+        if code != ALREADY_ENABLED:
+            cuda.check(code, "cuCtxEnablePeerAccess")
     env.facts["peer"] = True
 
 
@@ -48,7 +54,8 @@ def memory(env: Env) -> Far:
     enable(env)
     data = pool(env, NEED_BYTES, PEER)
     nbytes = (data.numel() - SCRATCH_BYTES) // remote.PAGE_BYTES * remote.PAGE_BYTES
-    return Far(data.data_ptr(), nbytes, nbytes, gbps=390.0, latency_ns=1000.0, extra={"region_bytes": nbytes})
+    extra: dict[str, int | float | str] = {"region_bytes": nbytes}
+    return Far(data.data_ptr(), nbytes, nbytes, gbps=390.0, latency_ns=1000.0, extra=extra, device=PEER)
 
 
 def _noted(measured: Measured, far: Far) -> Measured:

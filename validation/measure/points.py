@@ -17,11 +17,10 @@ from pathlib import Path
 CAMPAIGN = Path(__file__).with_name("campaign")
 CALIBRATE, HELD_OUT = "calibrate", "held_out"
 Value = int | str
+PACE = ("rounds", "warm_ms", "sample_ms", "timed_ms")
 KEYS = {"what", "module", "suite", "axes", "extra", "grid", "points", "exclude", "calibrate", "requires"} | {
-    "gpus",
-    "seconds_per_point",
-    "setup_seconds",
-    "profile",
+    *("gpus", "seconds_per_point", "setup_seconds", "profile"),
+    *PACE,
 }
 
 
@@ -61,6 +60,10 @@ class Family:
     gpus              GPUs that it needs (0: none)
     seconds_per_point estimated device seconds, `setup_seconds` once per family
     profile           "first" or "all": which points the profiler pass visits
+    rounds            sets of fresh buffers
+    warm_ms           of replays before the first sample of a round
+    sample_ms         that the replays of one sample last together
+    timed_ms          of samples a point, all rounds together
     """
 
     name: str
@@ -75,6 +78,10 @@ class Family:
     seconds_per_point: float = 0.4
     setup_seconds: float = 0.5
     profile: str = "first"
+    rounds: int = 3
+    warm_ms: int = 30
+    sample_ms: int = 8
+    timed_ms: int = 240
     file: str = field(default="", compare=False)
 
     @property
@@ -103,10 +110,10 @@ def read_file(path: Path) -> list[Family]:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise CampaignError(f"{path.name}: not TOML: {error}") from None
-    unknown = data.keys() - {"suite", "module", "family"}
+    unknown = data.keys() - {"suite", "module", "family", *PACE}
     if unknown:
         raise CampaignError(f"{path.name}: unknown key {sorted(unknown)[0]}; expected suite, module, family")
-    defaults = {key: data[key] for key in ("suite", "module") if key in data}
+    defaults = {key: data[key] for key in ("suite", "module", *PACE) if key in data}
     return [_family(path.name, name, defaults | table) for name, table in data.get("family", {}).items()]
 
 
@@ -129,7 +136,7 @@ def _family(file: str, name: str, table: dict) -> Family:
     for entry in filters:
         if not any(matches(point.axes, [entry]) for point in points):
             raise CampaignError(f"{place}: the calibrate filter {entry} matches no point")
-    plain = ("suite", "module", "what", "gpus", "seconds_per_point", "setup_seconds", "profile")
+    plain = ("suite", "module", "what", "gpus", "seconds_per_point", "setup_seconds", "profile", *PACE)
     return Family(
         name=name,
         axes=axes,

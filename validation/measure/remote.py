@@ -34,8 +34,9 @@ HOPS = 1024
 CHASE_NODES = 1 << 20
 COLD_BYTES = 256 << 20  # several times the GPU's L2
 FLIGHT = {2048: (128, 1), 4096: (256, 1), 8192: (256, 2), 16384: (256, 4), 32768: (512, 4), 65536: (512, 8)}
-QUEUE_TRIALS = 80  # a sample is the mean of QUEUE_MEAN_OF
-QUEUE_MEAN_OF = 10
+QUEUE_TRIALS, QUEUE_SAMPLES = 80, 8  # least trials of a point; samples that their means make
+QUEUE_COPIES = 16_000  # of a point: enough, if the time is not over before
+QUEUE_WARM = 2
 MAX_WAIT_NS = 20_000_000  # a full queue makes the host wait for the kernel: more would not help
 FLUSH_BYTES = 128 << 20
 
@@ -125,7 +126,9 @@ def queued(point: Point, env: Env, far: Far, far_place: tuple[int, int]) -> Meas
     """axes direction, mode (stream: one call a copy, batch: one call for all), bytes, queued: time per copy.
 
     The copies are queued behind a waiting kernel and timed by events around them, so that the engine never
-    waits for the host. submit_ns is the host's own time per copy, with what Python's foreign calls cost.
+    waits for the host; a trial whose host took longer than the kernel waits does not count. A sample is the
+    mean of an eighth of the trials: an engine wakes up 20 % and more faster or slower from one to the next.
+    submit_ns is the host's own time per copy, with what Python's foreign calls cost.
     """
     if env.profile:
         raise Skipped("")
@@ -133,43 +136,61 @@ def queued(point: Point, env: Env, far: Far, far_place: tuple[int, int]) -> Meas
 
     inward, nbytes, count = point["direction"] == "in", int(point["bytes"]), int(point["queued"])
     rng = random.Random(point.seed)
-    samples, submits = [], []
     near_place = (1, torch.cuda.current_device())
+    both = (far_place, near_place) if inward else (near_place, far_place)
+    samples, submits, trial = [], [], 0
+    wait_ns, end_s = 300_000 + 10_000 * count, time.monotonic() + env.budget_s
     with torch.cuda.device(env.device), torch.cuda.stream(side_stream(env)):
-        stream = torch.cuda.current_stream().cuda_stream
-        wait_ns = 300_000 + 10_000 * count
-        for trial in range(QUEUE_TRIALS + 2):
+        while trial < QUEUE_WARM + QUEUE_TRIALS or (
+            trial * count < QUEUE_COPIES and time.monotonic() < end_s
+        ):
+            trial += 1
             there = places(far, nbytes, count, rng)
             there = (there * -(-count // len(there)))[:count]
             here = [view.data_ptr() for view in slices(env, nbytes, count, trial, seed=point.seed)]
             targets, sources = (here, there) if inward else (there, here)
-            both = (far_place, near_place) if inward else (near_place, far_place)
             whole = batch(targets, sources, nbytes, both) if point["mode"] == "batch" else None
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            cuda.bind("common.cu", "spin", 1, 1, wait_ns)()
-            start.record()
-            begin = time.perf_counter_ns()
-            if whole:
-                whole(stream)
-            else:
-                for target, source in zip(targets, sources, strict=True):
-                    copy_async(target, source, nbytes, stream)
-            end.record()
-            submits.append((time.perf_counter_ns() - begin) / count)
-            wait_ns = min(MAX_WAIT_NS, max(wait_ns, int(3 * submits[-1] * count)))
-            end.synchronize()
-            samples.append(start.elapsed_time(end) * 1e6 / count)
+            submit_ns, host_ns, copies_ns = _queue(targets, sources, nbytes, whole, wait_ns)
+            if trial > QUEUE_WARM and host_ns < wait_ns:
+                submits.append(submit_ns / count)
+                samples.append(copies_ns / count)
+            wait_ns = min(MAX_WAIT_NS, max(wait_ns, 3 * submit_ns))
+    if len(samples) < QUEUE_SAMPLES:
+        raise RuntimeError(f"the host was too slow in all but {len(samples)} of {trial} trials")
     read = nbytes if inward else 0
     return Measured(
-        samples_ns=means(samples[2:], QUEUE_MEAN_OF),
+        samples_ns=means(samples, len(samples) // QUEUE_SAMPLES),
         bytes_read=read,
         bytes_written=nbytes - read,
         calls=count,
         buffers=count,
         footprint_bytes=nbytes * count,
         clocks=env.clocks(),
-        extra={"submit_ns": round(statistics.median(submits[2:]))},
+        extra={"submit_ns": round(statistics.median(submits))},
     )
+
+
+def _queue(
+    targets: list[int], sources: list[int], nbytes: int, whole: Callable[[int], None] | None, wait_ns: int
+) -> tuple[int, int, float]:
+    """One trial on the current stream: host's nanoseconds for the copies and for all, the copies' own."""
+    import torch
+
+    stream = torch.cuda.current_stream()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin = time.perf_counter_ns()
+    cuda.bind("common.cu", "spin", 1, 1, wait_ns)()
+    start.record()
+    submit = time.perf_counter_ns()
+    if whole:
+        whole(stream.cuda_stream)
+    else:
+        for target, source in zip(targets, sources, strict=True):
+            copy_async(target, source, nbytes, stream.cuda_stream)
+    end.record()
+    now = time.perf_counter_ns()
+    end.synchronize()
+    return now - submit, now - begin, start.elapsed_time(end) * 1e6
 
 
 def stream_turns(blocks: int, flight: int, far: Far) -> int:

@@ -2,8 +2,8 @@
 
 Enters: a point (whose traffic is measured, what runs beside it). Leaves: nanoseconds per MiB of the
 measured one. Kernels work for a window of time and count what they moved (`beside` in cuda/host_move.cu),
-so that both are at work all through it; copies by the engine are timed by events inside the other's time.
-No graph: a launch is a trial.
+so that both are at work all through it; copies by the engine are timed by events inside the other's time,
+which is made longer until they fit. No graph: a launch is a trial.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .host_memory import Far, copy_async
 from .points import Point
 from .remote import SOURCE, places
 from .rows import Measured
-from .timing import side_stream
+from .timing import means, side_stream
 
 if TYPE_CHECKING:
     import torch
@@ -29,12 +29,16 @@ MIB = 1 << 20
 THREADS = 1024
 CHUNK_BYTES = 2048  # what a warp moves at a time
 WINDOW_NS = 15_000_000
-LONG_WINDOWS = 4  # windows that the beside-kernel lasts when a copy is measured
-TRIALS = 7
+LONG_WINDOWS, LONGEST_WINDOWS = 4, 64  # windows that the other one lasts when a copy is measured
+TRIALS, MEAN_OF = 16, 2  # of a point; a sample is the mean of MEAN_OF
 NEAR_BYTES = 4 << 30
 SPAN_BYTES = 8 << 30
 KERNELS = {"far_read": False, "far_write": True, "near_read": False, "near_write": True}  # -> writes
 COPIES = {"copy_in": True, "copy_out": False}  # -> to the GPU
+
+
+class EndedFirst(RuntimeError):
+    """The other traffic was over before the measured one."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,10 @@ def beside(point: Point, env: Env, far: Far, copy_bytes: int) -> Measured:
     with torch.cuda.device(env.device), torch.cuda.stream(side_stream(env)):
         bench = Bench(env, far, copy_bytes, window_ns, rng)
         trial = bench.kernel_beside if one.is_kernel else bench.copy_beside
-        samples = [trial(one, two) for _ in range((2 if env.smoke else TRIALS) + 1)][1:]
+        samples = [bench.lasting(trial, one, two) for _ in range((2 if env.smoke else TRIALS) + 1)][1:]
     inward = one.name in ("far_read", "near_read", "copy_in")
     return Measured(
-        samples_ns=samples,
+        samples_ns=samples if env.smoke else means(samples, MEAN_OF),
         bytes_read=MIB if inward else 0,
         bytes_written=0 if inward else MIB,
         footprint_bytes=min(SPAN_BYTES, far.nbytes) if one.name.startswith("far") else NEAR_BYTES,
@@ -101,10 +105,28 @@ class Bench:
         self.arrived = torch.zeros(1, dtype=torch.int32, device=env.device)
         self.rates = torch.zeros(3, dtype=torch.float64, device=env.device)
         self.sink = torch.zeros(4, dtype=torch.int32, device=env.device)
-        for name in ("pairs one", "pairs two"):
-            env.facts.setdefault(name, torch.cuda.Stream())
-        self.first: torch.cuda.Stream = env.facts["pairs one"]  # type: ignore[assignment]
-        self.second: torch.cuda.Stream = env.facts["pairs two"]  # type: ignore[assignment]
+        self.long_windows = LONG_WINDOWS
+        self.first = self._stream("first", env.device)
+        self.second = self._stream("second", far.device or env.device)
+
+    def _stream(self, name: str, device: str) -> torch.cuda.Stream:
+        """One stream of each name and device for all points: new ones might be those that others hold."""
+        import torch
+
+        key = f"pairs {name} {device}"
+        if key not in self.env.facts:
+            self.env.facts[key] = torch.cuda.Stream(device=device)
+        return self.env.facts[key]  # type: ignore[return-value]
+
+    def lasting(self, trial: Callable[[Role, Role], float], one: Role, two: Role) -> float:
+        """A trial in which the other traffic lasts long enough; how long that is, is kept for the next."""
+        while True:
+            try:
+                return trial(one, two)
+            except EndedFirst:
+                self.long_windows *= 2
+                if self.long_windows > LONGEST_WINDOWS:
+                    raise
 
     def kernel_beside(self, one: Role, two: Role) -> float:
         """ns per MiB of kernel `one` while `two` runs: in the same launch, or as copies around it."""
@@ -115,36 +137,43 @@ class Bench:
         if two.is_copy:
             self._copies(two, self.first, 1)
             ready.record(self.first)
-            self._copies(two, self.first, self._copies_in(3 * self.window_ns))
+            self._copies(two, self.first, self._copies_in((self.long_windows - 1) * self.window_ns))
             over.record(self.first)
             torch.cuda.current_stream().wait_event(ready)
         self._launch(one, two, self.window_ns)
         end.record()
         torch.cuda.synchronize(self.env.device)
         if two.is_copy and end.elapsed_time(over) <= 0:
-            raise RuntimeError("the copies ended before the kernel did")
+            raise EndedFirst("the copies ended before the kernel did")
         chunks_per_cycle, _, cycles_per_ns = self.rates.tolist()
         return MIB / (chunks_per_cycle * CHUNK_BYTES * cycles_per_ns)
 
     def copy_beside(self, one: Role, two: Role) -> float:
-        """ns per MiB of engine copies `one` while `two` runs; the first copy is not counted."""
+        """ns per MiB of engine copies `one` while `two` runs; the first copy is not counted.
+
+        Copies `two` from or to another GPU are made by that GPU's engine: of two opposite ones on streams of
+        one GPU the second began when the first had ended.
+        """
         import torch
 
         start, end, over = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         counted = 2
         if two.is_copy:
-            self._copies(two, self.second, 1 + self._copies_in(LONG_WINDOWS * self.window_ns))
+            self._copies(two, self.second, 1 + self._copies_in(self.long_windows * self.window_ns))
             over.record(self.second)
         elif two.is_kernel:
-            self._launch(two, Role("none", 0), LONG_WINDOWS * self.window_ns)
+            self._launch(two, Role("none", 0), self.long_windows * self.window_ns)
             over.record()
         self._copies(one, self.first, 1)
         start.record(self.first)
         self._copies(one, self.first, counted)
         end.record(self.first)
+        end.synchronize()
+        still = two.name == "none" or not over.query()  # events of two GPUs cannot be subtracted
+        self.second.synchronize()
         torch.cuda.synchronize(self.env.device)
-        if two.name != "none" and end.elapsed_time(over) <= 0:
-            raise RuntimeError(f"{two.name} ended before the copies did")
+        if not still:
+            raise EndedFirst(f"{two.name} ended before the copies did")
         return start.elapsed_time(end) * 1e6 * MIB / (counted * self.copy_bytes)
 
     def _copies_in(self, nanoseconds: int) -> int:
@@ -153,10 +182,13 @@ class Bench:
 
     def _copies(self, role: Role, stream: torch.cuda.Stream, count: int) -> None:
         """Queue `count` engine copies, each between another place of the region and another near buffer."""
-        for index, there in enumerate(self._spread(count)):
-            here = self.landing[index % len(self.landing)].data_ptr()
-            target, source = (here, there) if COPIES[role.name] else (there, here)
-            copy_async(target, source, self.copy_bytes, stream.cuda_stream)
+        import torch
+
+        with torch.cuda.device(stream.device):
+            for index, there in enumerate(self._spread(count)):
+                here = self.landing[index % len(self.landing)].data_ptr()
+                target, source = (here, there) if COPIES[role.name] else (there, here)
+                copy_async(target, source, self.copy_bytes, stream.cuda_stream)
 
     def _spread(self, count: int) -> list[int]:
         found = places(self.far, self.copy_bytes, count, self.rng)

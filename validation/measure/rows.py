@@ -138,12 +138,14 @@ def mend(path: Path) -> None:
             path.write_bytes(whole)
 
 
-def settled(path: Path, family: Family, run: str) -> set[str]:
-    """Keys of the points that need no measuring: the newest row has no error, or this very run made it."""
+def settled(path: Path, family: Family, run: str, since: str = "") -> set[str]:
+    """Keys of the points that need no measuring: the newest row has no error and is of the run `since` or a
+    later one, or this very run made it.
+    """
     newest: dict[str, bool] = {}
     for row in read(path):
         key = " ".join([family.name, *(f"{axis}={row[axis]}" for axis in family.axes)])
-        newest[key] = not row["error"] or row["run"] == run
+        newest[key] = (not row["error"] and row["run"] >= since) or row["run"] == run
     return {key for key, done in newest.items() if done}
 
 

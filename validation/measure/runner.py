@@ -89,7 +89,7 @@ def _family(
 ) -> None:
     path = folder / f"{family.name}.csv"
     rows.mend(path)
-    settled = rows.settled(path, family, env.run)
+    settled = rows.settled(path, family, env.run, env.since)
     todo = [point for point in family.points if point.key not in settled]
     summary.there += len(family.points) - len(todo)
     if not todo:
@@ -100,6 +100,7 @@ def _family(
         summary.skipped[family.name] = str(reason)
         say(f"{family.name}: skipped: {reason}")
         return
+    pace(family, env)
     for point in todo:
         if time.monotonic() >= end:
             summary.out_of_time = True
@@ -107,6 +108,16 @@ def _family(
         _point(family, point, measure, env, folder, summary, say)
         if summary.lost or family.name in summary.skipped:
             return
+
+
+def pace(family: Family, env: Env) -> None:
+    """How long this family is timed, as its campaign file says; a smoke test keeps its own haste."""
+    if env.smoke:
+        return
+    env.rounds = family.rounds
+    env.warm_s, env.sample_s, env.budget_s = (
+        ms / 1000 for ms in (family.warm_ms, family.sample_ms, family.timed_ms)
+    )
 
 
 def _point(

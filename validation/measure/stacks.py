@@ -38,7 +38,6 @@ KIMI_MLA = frozenset({4, 8, 12, 16, 20, 24, 27})  # counted from 1, of 27 layers
 KIMI_LAYERS, KIMI_HEADS = 27, 32
 DEEPSEEK_LAYERS, DEEPSEEK_HEADS = 61, 128
 INDEX_HEADS, TOP_K = 64, 2048
-ROUNDS, MORE_BUDGET = 2, 1.25  # fewer rounds than a kernel has, a little longer each
 SPARE_BYTES = 6 << 30  # of the GPU: what is not caches
 
 
@@ -56,7 +55,7 @@ def own_layers(env: Env, layers: int, layer_bytes: int, beside_bytes: int = 0) -
 
 
 def timed_step(env: Env, build: Callable[[int], Work], own: int) -> Measured:
-    measured = time_work(build, env, rounds=min(env.rounds, ROUNDS), budget_s=env.budget_s * MORE_BUDGET)
+    measured = time_work(build, env)
     measured.extra["own_layers"] = own
     return measured
 

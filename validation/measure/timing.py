@@ -1,10 +1,11 @@
 """How long calls take: CUDA graphs over rotating buffers, with events; on a CPU a plain loop and its clock.
 
 Enters: a builder that makes fresh buffers and gives one call per buffer. Leaves: nanoseconds of one call,
-one sample per group of replays back to back, some ms long so that the power limiter's changes of clock
-average out. Every call runs once before capture (some libraries capture set-up kernels otherwise); a graph
-holds at least 16 calls that go round the buffers, more where they are short; what an empty graph takes is
-subtracted; the whole is done again with fresh buffers (`rounds`), and all the samples are kept.
+one sample per group of replays back to back. How long a group lasts is the family's (campaign file): some
+ms, or a tenth of a second where the power limiter moves the clock. Every call runs once before capture (some
+libraries capture set-up kernels otherwise); a graph holds at least 16 calls that go round the buffers, more
+where they are short; what an empty graph takes is subtracted; the whole is done again with fresh buffers
+(`rounds`), and all the samples are kept.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ MIN_CALLS, MAX_CALLS = 16, 512
 GRAPH_NS = 800_000  # what one replay should last at least, so that the launch is a small part
 LONG_CALL_NS = 5_000_000  # above this a graph may hold fewer than 16 calls
 LONG_GRAPH_NS = 20_000_000
-WARM_NS = 30_000_000  # the power limiter takes tens of ms to settle
-SAMPLE_NS = 8_000_000  # what the replays of one sample last together
-MAX_GROUP = 32
+MAX_GROUP = 512  # replays of one sample
+EMPTY_GROUP = 32  # of empty graphs: more in a row take no less each
 MIN_REPLAYS, MAX_REPLAYS = 7, 400
 
 
@@ -59,23 +59,20 @@ def time_work(
     env: Env,
     *,
     calls_per_graph: int = 0,
-    rounds: int = 0,
-    budget_s: float = 0.0,
 ) -> Measured:
-    """Samples over `rounds` builds, `budget_s` seconds of replays in all (0: as `env` says).
+    """Samples over `env.rounds` builds, `env.budget_s` seconds of replays in all.
 
     calls_per_graph fixes the calls of a graph; 0 chooses: 16 to 512, whole turns of the buffers, a replay of
     0.8 ms or more. In the profiler pass the calls run once under the profiler instead.
     """
     if env.profile:
         return profiled(build(0), env)
-    rounds = rounds or env.rounds
-    share_s = (budget_s or env.budget_s) / rounds
+    share_s = env.budget_s / env.rounds
+    least = -(-MIN_REPLAYS // env.rounds)
     samples: list[float] = []
     first: Measured | None = None
-    for index in range(rounds):
+    for index in range(env.rounds):
         work = build(index)
-        least = -(-MIN_REPLAYS // rounds)
         done = (_time_cuda if env.cuda else _time_cpu)(work, env, share_s, least, calls_per_graph)
         if work.check:
             work.check()
@@ -127,12 +124,17 @@ def _time_cuda(work: Work, env: Env, budget_s: float, least: int, calls_per_grap
                 graph, kernels = capture(work.calls, calls)
                 once_ns = replay_ns(graph, 2, renew=work.renew)[-1]
             once_ns = max(1.0, once_ns)
-            replay_ns(graph, max(1, min(MAX_REPLAYS, int(WARM_NS / once_ns))), renew=work.renew)
-            group = 1 if work.renew else max(1, min(MAX_GROUP, int(SAMPLE_NS / once_ns)))
+            warm = max(1, min(MAX_REPLAYS, int(env.warm_s * 1e9 / once_ns)))
+            group = 1 if work.renew else max(1, min(MAX_GROUP, round(env.sample_s * 1e9 / once_ns)))
             count = int(min(MAX_REPLAYS, max(least, budget_s * 1e9 / (once_ns * group))))
             clocks: dict[str, int | float] = {}
-            spans = replay_ns(graph, count, lambda: clocks.update(env.clocks()), work.renew, group)
-            graph_ns = empty_graph_ns(env, group)
+
+            def look() -> None:
+                time.sleep(once_ns * (warm + group * count / 2) / 1e9)  # half of the samples are over
+                clocks.update(env.clocks())
+
+            spans = replay_ns(graph, count, look, work.renew, group, warm)
+            graph_ns = empty_graph_ns(env, min(group, EMPTY_GROUP))
     done = _measured(work, [max(0.0, span - graph_ns) / calls for span in spans], calls)
     done.graph_ns, done.clocks, done.kernels = graph_ns, clocks, kernels
     return done
@@ -195,10 +197,12 @@ def replay_ns(
     while_running: Callable[[], object] | None = None,
     renew: Call | None = None,
     group: int = 1,
+    warm: int = 0,
 ) -> list[float]:
     """Nanoseconds of a replay in each of `count` groups of replays back to back; the host runs ahead.
 
-    `renew` is called before each group, outside its span; `while_running` once, when all is queued.
+    `warm` replays go before the first group without a gap, so that the power limiter has settled. `renew` is
+    called before each group, outside its span; `while_running` once, when all is queued.
     """
     import torch
 
@@ -208,6 +212,10 @@ def replay_ns(
         return []
     pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
     cuda.bind("common.cu", "spin", 1, 1, min(30_000_000, 100_000 + (40_000 + 15_000 * group) * count))()
+    for _ in range(warm):
+        if renew:
+            renew()
+        graph.replay()
     for start, end in pairs:
         if renew:
             renew()
