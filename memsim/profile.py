@@ -151,8 +151,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise ProfileError(f"{path}: has {found.st_size:,} bytes; {_REGULAR}")
         text = path.read_text(encoding="utf-8-sig")  # editors may begin it with a mark
         if any(line.count(".") > MAX_DOTS for line in text.splitlines()):
-            found = f"a line has more than {MAX_DOTS} dots"
-            raise ProfileError(f"{path}: {found}; expected keys such as tier.hbm")
+            raise ProfileError(f"{path}: more than {MAX_DOTS} dots in a line; expected keys like tier.hbm")
         return tomllib.loads(text)
     except FileNotFoundError:
         remedy = "'memsim machines list' names the machines at hand"
