@@ -22,6 +22,7 @@ EXACT = 0.005  # how near a stream comes to its path's bandwidth where there is 
 # What is plenty: requests in flight, in what Little's law needs, where answers and requests take turns on one
 # medium (elsewhere the more the busier the tier is); bytes in flight, in stripes, where the tier is busy.
 SHARED_PLENTY, STRIPES, BUSY = 4, 8, 0.5
+STORED_PLENTY = 6  # times, on a tier with a queue
 CHANCE = 0.9  # of the bound below which no network of queues falls: requests do not meet at random
 
 
@@ -101,7 +102,7 @@ def round_trip_ps(way: Way, nbytes: int, span_bytes: int, begin: int = 0) -> int
 
     span_bytes  of the span that it was cut from
     """
-    moved = _moved(way, nbytes)
+    moved, span_bytes = _moved(way, nbytes), _moved(way, span_bytes)
     total_ps = way.holder.latency_ps[way.write] + _served_ps(way, nbytes, span_bytes)
     for hop in way.hops[begin:]:
         link = way.system.links[hop.link]
@@ -235,6 +236,13 @@ def _copy_limits(ways: Sequence[Way]) -> list[Limit]:
     return [both, *(limit for each in ways for limit in limits(each))]
 
 
+def _plenty(ways: Sequence[Way], filling: float) -> float:
+    """How many times what the path needs must be in flight to reach its bandwidth to half a percent."""
+    shared = any(way.system.links[hop.link].shared for way in ways for hop in way.hops)
+    stored = any(way.holder.queue_depth for way in ways)  # operations meet on few channels
+    return max(SHARED_PLENTY if shared else 1 + filling, STORED_PLENTY if stored else 1)
+
+
 def _expected(ways: Sequence[Way], held: Sequence[Limit]) -> Expected:
     """The path's bandwidth where there is plenty in flight.
 
@@ -250,8 +258,7 @@ def _expected(ways: Sequence[Way], held: Sequence[Limit]) -> Expected:
         filling < BUSY or in_flight >= STRIPES * way.stripe_bytes
         for way, filling in zip(ways, fillings, strict=True)
     )
-    shared = any(way.system.links[hop.link].shared for way in ways for hop in way.hops)
-    if spread and little_mbps >= path_mbps * (SHARED_PLENTY if shared else 1 + max(fillings)):
+    if spread and little_mbps >= path_mbps * _plenty(ways, max(fillings)):
         return Expected(path_mbps * (1 - EXACT), path_mbps * (1 + EXACT), part, True)
     busiest_ps = nbytes * 1_000_000 / path_mbps
     alone_mbps = nbytes * 1_000_000 / max(limit.trip_ps for limit in held)

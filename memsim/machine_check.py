@@ -210,13 +210,15 @@ def _setup(way: Way) -> Check:
 
 
 def _copy(way: Way) -> Check:
-    """Beyond its set-up a large transfer takes its bytes at the rate of the slower of its two ways."""
+    """Beyond its set-up a large transfer, one a unit, takes its bytes at the rate of its slower way."""
+    engines, options = way.runner.units, {"dma": True, "write": way.write}
     times_ps = [
-        _time_ps(way, "stream", {"bytes": size, "block_bytes": size, "dma": True, "write": way.write})
+        _time_ps(way, "stream", {**options, "bytes": size * engines, "block_bytes": size})
         for size in COPIED_BYTES
     ]
     what = "copies out" if way.write else "copies in"
-    return _reached(way, what, expected_copy(way), COPIED_BYTES, times_ps)
+    small, large = COPIED_BYTES
+    return _reached(way, what, expected_copy(way), (small * engines, large * engines), times_ps)
 
 
 def _time_ps(way: Way, pattern: str, options: dict[str, Any], quantum_bytes: int = 0) -> int:
