@@ -138,3 +138,25 @@ def test_tiers_that_are_interleaved_in_proportion_reach_the_sum_of_their_rates(w
         ends_ps.append(elapsed_ps(outcome))
     rate = wave * 4 * 16_384 * 10**6 / (ends_ps[1] - ends_ps[0])
     assert rate == pytest.approx(near + far, rel=0.01)
+
+
+def test_copies_of_the_engine_share_the_link_with_loads_of_a_kernel():
+    """Transfers of 64 KiB, one after another, pay their set-up also beside a kernel that loads."""
+    system = bent("h200-host")
+    engine = [runner.name for runner in system.initiators].index("copy")
+    transfers, rows = 64, 16
+    regions = (flat_region(0, transfers * rows, 4096), flat_region(1, 4096, 4096))
+    copies = Access(0, 0, transfers - 1, 0, False, 0, transfers * rows, spread="even", grain=rows)
+    loads = Access(1, 0, 31, 1, False, 0, 4096, spread="even", grain=4)
+    copying = (kernel(0, stream=0, blocks=transfers, tile_bytes=65_536), columns([copies]))
+    loading = (kernel(1, stream=1, blocks=32, tile_bytes=16_384, tiles_in_flight=4), columns([loads]))
+    took_ps = []
+    for launches in ([copying], [copying, loading]):
+        trace = MemoryTrace(regions, launches)
+        outcome = run_both(trace, system, placed(regions, 1), 8192, run_on={"k0": engine})
+        took_ps.append(elapsed_ps(outcome, 0))
+    alone_ps, beside_ps = took_ps
+    setups_ps = transfers * system.initiators[engine].setup_ps
+    wire_ps = regions[0].bytes * 10**6 // path_of(Way(system, engine, 1))[0]
+    assert alone_ps > setups_ps + wire_ps
+    assert beside_ps > alone_ps + wire_ps / 2  # while a transfer moves, the loads get their share
