@@ -18,15 +18,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
 import memsim
 from memsim import cli_kernel, cli_lists, cli_machines, cli_trace, cli_validate
-from memsim.cli_options import AsJson, Machine, Overrides, Place, RunOn, Seed
+from memsim.cli_options import (
+    AsJson,
+    Bound,
+    Engine,
+    Machine,
+    OutputDir,
+    Overrides,
+    Place,
+    Quantum,
+    RunOn,
+    Seed,
+)  # fmt: skip
 from memsim.errors import MemsimError, OutputError, cut
-from memsim.output import named
 
 INTERRUPTED = 130
 REPEATED_S = 1.0  # `timeout` sends its signal twice: the second must not end the cleaning up
@@ -218,20 +228,11 @@ def replay(
     run_on: RunOn = None,
     overrides: Overrides = None,
     seed: Seed = None,
-    engine: Annotated[
-        Literal["fast", "reference"], typer.Option(help="The two give equal results; reference is slow.")
-    ] = "fast",
-    quantum: Annotated[str, typer.Option(metavar="SIZE", help="Largest size of a request.")] = "8 KiB",
-    bound: Annotated[
-        bool, typer.Option("--bound/--no-bound", help="Find what binds each kernel family (extra runs).")
-    ] = True,
+    engine: Engine = "fast",
+    quantum: Quantum = "8 KiB",
+    bound: Bound = True,
     as_json: AsJson = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", parser=named, metavar="DIR", help="Also write result, table and inputs here."
-        ),
-    ] = None,
+    output: OutputDir = None,
 ) -> None:
     """Print the time and traffic of a trace on a machine."""
     from memsim import output as files

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from memsim.cli_options import AsJson, Machine, Overrides, Place, RunOn
-from memsim.output import named
+from memsim.cli_options import (
+    AsJson,
+    Bound,
+    Engine,
+    Machine,
+    OutputDir,
+    Overrides,
+    Place,
+    Quantum,
+    RunOn,
+)  # fmt: skip
 
 
 def kernel(
@@ -78,20 +86,11 @@ def kernel(
     seed: Annotated[
         int | None, typer.Option(help="Draw rows, selections and slow requests; without it none is slow.")
     ] = None,
-    engine: Annotated[
-        Literal["fast", "reference"], typer.Option(help="The two give equal results; reference is slow.")
-    ] = "fast",
-    quantum: Annotated[str, typer.Option(metavar="SIZE", help="Largest size of a request.")] = "8 KiB",
-    bound: Annotated[
-        bool, typer.Option("--bound/--no-bound", help="Find what binds each kernel family (extra runs).")
-    ] = True,
+    engine: Engine = "fast",
+    quantum: Quantum = "8 KiB",
+    bound: Bound = True,
     as_json: AsJson = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", parser=named, metavar="DIR", help="Also write result, table and inputs here."
-        ),
-    ] = None,
+    output: OutputDir = None,
 ) -> None:
     """Print what one kernel or access pattern takes."""
     from memsim import kernel as kernels

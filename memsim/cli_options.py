@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
+
+from memsim.output import named
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Machine = Annotated[str, typer.Option("--machine", help="A machine's name, or the path of a .toml file.")]
@@ -36,4 +39,17 @@ Place = Annotated[
 ]
 Seed = Annotated[
     int | None, typer.Option(help="Draw slow requests of tiers that have a tail; without it none is slow.")
+]
+Engine = Annotated[
+    Literal["fast", "reference"], typer.Option(help="The two give equal results; reference is slow.")
+]
+Quantum = Annotated[str, typer.Option(metavar="SIZE", help="Largest size of a request.")]
+Bound = Annotated[
+    bool, typer.Option("--bound/--no-bound", help="Find what binds each kernel family (extra runs).")
+]
+OutputDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", parser=named, metavar="DIR", help="Also write result, table and inputs here."
+    ),
 ]

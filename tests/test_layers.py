@@ -15,8 +15,8 @@ OURS = ("memsim", "workloads", "validation", "hwprofiles")
 
 LAYERS = (  # bottom first
     {"errors", "jit", "system", "options", "result"},
-    {"units", "trace", "rules", "output", "progress", "cli_options"},
-    {"trace_schema", "unique", "placement", "program", "segments", "quantity"},
+    {"units", "trace", "rules", "output", "progress"},
+    {"cli_options", "trace_schema", "unique", "placement", "program", "segments", "quantity"},
     {"profile_schema", "fast_state", "limits"},
     {"trace_batch", "fast_queue", "fast_pack", "reference_parts", "profile", "nodes"},
     {"trace_rules", "fast_pool", "route"},
