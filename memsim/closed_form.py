@@ -14,7 +14,15 @@ import numpy as np
 
 from memsim.options import DEFAULT_QUANTUM_BYTES
 from memsim.route import path_bandwidth, tier_mbps
-from memsim.rules import least_ps, operation_bytes, packets, rounded_bytes, stretched, transfer_share
+from memsim.rules import (  # fmt: skip
+    least_ps,
+    operation_bytes,
+    packets,
+    pieces_of,
+    rounded_bytes,
+    stretched,
+    transfer_share,
+)
 from memsim.system import MILLION, Hop, Initiator, Link, System, Tier
 
 TILE_BYTES = 2 * DEFAULT_QUANTUM_BYTES
@@ -145,7 +153,7 @@ def shortest_ps(way: Way, nbytes: int, span_bytes: int) -> int:
 
 
 def _pieces(way: Way, nbytes: int) -> int:
-    return -(-nbytes // way.holder.interleave_bytes)
+    return int(pieces_of(0, nbytes, way.holder.interleave_bytes))
 
 
 def path_of(way: Way) -> tuple[int, str]:

@@ -13,7 +13,7 @@ from memsim.fast_state import (  # fmt: skip
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
-    added, digest_term, latency_bucket, packets, piece_bytes, piece_service_ps, pieces_of,
+    added, digest_term, latency_bucket, operation_bytes, packets, piece_bytes, piece_service_ps, pieces_of,
     rounded_bytes, service_ps, stretched, stripe_rotation, tail_ps, transfer_share,
 )
 
@@ -55,6 +55,7 @@ def serve(hw, st, out, request, now_ps):
     first, channels = hw.tiers[tier, SERVER_AT], hw.tiers[tier, CHANNELS]
     interleave = hw.tiers[tier, INTERLEAVE]
     mbps = hw.tiers[tier, MBPS + write]
+    operation = operation_bytes(rq[request, R_TRANSFER], interleave)
     whole_piece = (hw.tiers[tier, PIECE_PS + write], hw.tiers[tier, PIECE_REST + write])
     lane = offset // interleave
     stripe = lane // channels
@@ -72,8 +73,7 @@ def serve(hw, st, out, request, now_ps):
         service = whole_piece
         if nbytes < interleave:
             moved = rounded_bytes(offset, nbytes, hw.tiers[tier, UNIT])
-            least_ps = hw.tiers[tier, OCCUPANCY_PS + write]
-            service = piece_service_ps(moved, mbps, least_ps, min(rq[request, R_TRANSFER], interleave))
+            service = piece_service_ps(moved, mbps, hw.tiers[tier, OCCUPANCY_PS + write], operation)
         waiting_ps = added(waiting_ps, max(0, free_ps(st.servers, first + channel) - now_ps))
         end_ps = max(end_ps, book(st.servers, first + channel, now_ps, service, mbps))
         channel = channel + 1 if channel + 1 < channels else 0

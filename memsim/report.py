@@ -46,21 +46,13 @@ def show(renderable: RenderableType) -> None:
     print(_stripped(captured.get()), end="")
 
 
-def numbers(rows: Iterable[tuple[str, ...]], grouped: bool = False) -> Table:
-    """A table of numbers of the world: what, value, provenance, source.
-
-    grouped: names are paths ("tier.hbm.latency"); each table of the file gets a heading.
-    """
+def numbers(rows: Iterable[tuple[str, ...]]) -> Table:
+    """A table of numbers of the world: what, value, provenance, source."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("number", "value", "provenance", "source"):
         table.add_column(column, overflow="fold", no_wrap=column in ("number", "provenance"))
-    heading = ""
-    for name, *cells in rows:
-        group, _, key = name.rpartition(".")
-        if grouped and group != heading:
-            heading = group
-            table.add_row(Text(group, style="bold"))
-        table.add_row(f"  {key}" if grouped else name, *cells)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

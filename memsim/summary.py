@@ -15,6 +15,7 @@ import numpy as np
 from memsim.placement import Placement
 from memsim.profile import worst
 from memsim.result import READ, WRITE, FamilyTotals, Outcome, PlaceTotals, Result
+from memsim.route import idle_latency_ps
 from memsim.rules import bucket_floor_ps
 from memsim.system import Input, Link, System, Tier
 from memsim.tally import Tally, Watched
@@ -157,12 +158,6 @@ def _link_ps(system: System, number: int, moved: np.ndarray, outcome: Outcome) -
 def _gaps_ps(system: System, outcome: Outcome) -> np.ndarray:
     """Launch gap of each kernel, by the initiator that ran it [ps]."""
     return np.array([runner.launch_gap_ps for runner in system.initiators], np.int64)[outcome.initiator]
-
-
-def idle_latency_ps(system: System, initiator: int, tier: int) -> int:
-    """Hops of one read of a tier on an idle machine, transfers not counted [ps]."""
-    hops = system.routes[initiator][tier]
-    return system.tiers[tier].latency_ps[READ] + 2 * sum(hop.latency_ps for hop in hops)
 
 
 def _tier_totals(system: System, placement: Placement, outcome: Outcome) -> list[PlaceTotals]:
