@@ -24,6 +24,7 @@ class Initiator:
     graph_launch_ps        launch of a step's graph, paid once a step
     setup_ps               added to the start-up of each block: what a transfer of a copy engine costs
     bf16_mflops, fp8_mflops, fp32_mflops   sustained rate of one unit; 0: it cannot
+    port_mbps              what one unit can take in from memories without a link, and give out; 0: no limit
     """
 
     name: str
@@ -36,16 +37,41 @@ class Initiator:
     bf16_mflops: int
     fp8_mflops: int
     fp32_mflops: int
+    port_mbps: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
 class Cache:
-    """The first initiator's last-level cache: it serves rows that another block of the kernel fetched."""
+    """The first initiator's last-level cache, in front of the tiers that it reaches without a link.
+
+    capacity_bytes  what it holds in effect, which may be less than the datasheet's figure
+    mbps            rate of reads, of writes
+    latency_ps      of a hit
+    copies          places that a line takes which is only read (two where each half keeps its own)
+    soft_ppm        a reuse distance within this share of the capacity, above or below it, finds a part
+    """
 
     name: str
     capacity_bytes: int
-    mbps: int
+    mbps: tuple[int, int]
     latency_ps: int
+    copies: int = 1
+    soft_ppm: int = 0
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A level of address translation: pages beyond its reach are looked up, one walk after another.
+
+    reach_bytes   what it covers at once
+    page_bytes    covered by one entry, a power of 2
+    latency_ps    what a look-up takes;  occupancy_ps  how long it keeps the walker
+    """
+
+    reach_bytes: int
+    page_bytes: int
+    latency_ps: int
+    occupancy_ps: int
 
 
 @dataclass(frozen=True)
@@ -61,6 +87,10 @@ class Tier:
     occupancy_ps     least time that a piece keeps its channel (a limit on operations a second); 0: none
     queue_depth      pieces that may be in the tier at once; 0: no limit
     tail             steps (n, extra): of a million requests the slowest n take `extra` ps more, n falling
+    turnaround_ps    what a channel takes to change between reads and writes; 0: nothing
+    write_buffer_bytes   written bytes that a channel takes in before it has served them; 0: none
+    loaded           of a tier that is one server: points (millionths of its rate, extra ps), loads rising
+    translation      levels of address translation, the smaller reach first; two at most
     commanded        a device that takes commands and moves data by itself: no tags or credits of links
     devices          equal devices that the channels, the capacity and the rates belong to
     energy_fj        of one bit moved [fJ]; 0: not known
@@ -78,6 +108,10 @@ class Tier:
     occupancy_ps: tuple[int, int] = (0, 0)
     queue_depth: int = 0
     tail: tuple[tuple[int, int], ...] = ()
+    turnaround_ps: int = 0
+    write_buffer_bytes: int = 0
+    loaded: tuple[tuple[int, int], ...] = ()
+    translation: tuple[Walk, ...] = ()
     commanded: bool = False
     devices: int = 1
     energy_fj: int = 0
