@@ -9,7 +9,7 @@ a file are printed as they are, never as markup.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -36,10 +36,15 @@ SAME_AS = {
     "write_efficiency": "efficiency",
     "efficiency_out": "efficiency",
     "write_latency": "latency",
+    "port_write": "port",
 }
 NO_LIMIT = "no limit"
-LIMITS = ("request", "read_iops", "write_iops", "queue_depth", "tags", "credits", "payload")
-DEFAULTS = {"devices": "1", "setup": "0 s", "header": "0 B", **dict.fromkeys(LIMITS, NO_LIMIT)}
+LIMITS = ("request", "port", "read_iops", "write_iops", "queue_depth", "tags", "credits", "payload")
+DEFAULTS = {
+    **{"devices": "1", "copies": "1", "soft": "0", "header": "0 B", "write_buffer": "0 B"},
+    **dict.fromkeys(("setup", "turnaround"), "0 s"),
+    **dict.fromkeys(LIMITS, NO_LIMIT),
+}
 NO_NUMBERS = (NO_LIMIT, "none")
 _BINARY = ("GiB", "TiB", "PiB")
 
@@ -187,7 +192,7 @@ def _words(profile: Profile, group: str) -> str:
         return f"at {profile.initiator[name].attach or name}"
     if kind == "cache":
         return f"of {profile.cache[name].attach}"
-    if kind == "tier":
+    if kind == "tier" and name in profile.tier:
         moves = "; takes commands and moves data by itself" if profile.tier[name].access == "command" else ""
         return f"at {profile.tier[name].attach}{moves}"
     if kind == "link":
@@ -211,28 +216,12 @@ def differences(first: Profile, second: Profile) -> list[dict[str, Any]]:
     A key that was left out has the default that takes its place, with `default` as its source; None stands
     where the whole table is missing. A number that is only written otherwise ("4800 GB/s") is no difference.
     """
-    ours, theirs = dict(_entries(first)), dict(_entries(second))
+    ours, theirs = dict(first.entries()), dict(second.entries())
     return [
         {"path": path, "first": _entry(first, path, ours), "second": _entry(second, path, theirs)}
         for path in dict.fromkeys([*ours, *theirs])
         if _differ((ours.get(path), theirs.get(path)), [_default(each, path) for each in (first, second)])
     ]
-
-
-def _entries(profile: Profile) -> Iterator[tuple[str, Quantity | str]]:
-    """Numbers and words of a machine by their paths."""
-    from memsim.profile_schema import GROUPS
-
-    for group in GROUPS:
-        for name, table in getattr(profile, group).items():
-            for key in type(table).model_fields:
-                value = getattr(table, key)
-                if value is not None:
-                    words = ", ".join(value) if isinstance(value, tuple) else value
-                    yield f"{group}.{name}.{key}", words
-    for scenario, prices in profile.cost.items():
-        for tier, price in prices.items():
-            yield f"cost.{scenario}.{tier}", price
 
 
 Pair = Sequence[Quantity | str | None]  # an entry of either machine
@@ -267,15 +256,14 @@ def _entry(profile: Profile, path: str, entries: Mapping[str, Quantity | str]) -
 
 def _default(profile: Profile, path: str) -> str | None:
     """What takes the place of a key that a table leaves out; None where there is no such table."""
-    group, name, key = path.split(".")
+    group, name, *level, key = path.split(".")
     table = None if group == "cost" else getattr(profile, group).get(name)
-    if table is None:
+    if table is None or (level and level[1] not in getattr(table, level[0])):
         return None
     if key == "attach":
         return name
-    if key in SAME_AS:
-        return str(getattr(table, SAME_AS[key]).text)
-    return DEFAULTS.get(key, "none")
+    same: Quantity | None = getattr(table, SAME_AS[key]) if key in SAME_AS else None
+    return same.text if same else DEFAULTS.get(SAME_AS.get(key, key), "none")
 
 
 def table_of_differences(first: Profile, second: Profile) -> RenderableType:
@@ -285,7 +273,7 @@ def table_of_differences(first: Profile, second: Profile) -> RenderableType:
         return Text("no difference")
     names = (first.name, second.name if second.name != first.name else f"{second.name} as set")
     table = plain_table("number", *names, "ratio", left=(0, 1, 2))
-    ours, theirs = dict(_entries(first)), dict(_entries(second))
+    ours, theirs = dict(first.entries()), dict(second.entries())
     for path in (difference["path"] for difference in found):
         pair = (ours.get(path), theirs.get(path))
         defaults = [_default(profile, path) for profile in (first, second)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -34,9 +34,8 @@ _SET = "expected GROUP.NAME.KEY=VALUE, as in link.pcie.bandwidth=128 GB/s"
 SET_SOURCE = "set on the command line"
 
 # Faults that pydantic words for programmers, by its name for them: what was expected.
+_NUMBER = '{ value = ..., provenance = "...", source = "..." }'
 _EXPECTED = {
-    "dict_type": "a table of tables, such as [tier.hbm]",
-    "model_type": "a table with a name of its own, such as [tier.hbm]",
     "string_type": "text in quotes",
     "string_pattern_mismatch": "a name of at most 40 letters, digits, '-' and '_', such as hbm",
     "tuple_type": 'two nodes, such as ["gpu", "cpu"]',
@@ -182,27 +181,55 @@ def check(table: dict[str, Any]) -> Profile | list[str]:
 
 def overridden(table: dict[str, Any], text: str) -> dict[str, Any]:
     """A valid `table` with one key set, as `text` (GROUP.NAME.KEY=VALUE) says, or ProfileError."""
-    from memsim.profile_schema import GROUPS, is_number
+    from memsim.profile_schema import GROUPS, LEVELS, is_number
 
     path, equals, value = text.partition("=")
     parts = _parts(path)
-    if not equals or len(parts) != 3:
+    if not equals or len(parts) not in (3, 5):
         raise ProfileError(f"--set {shown(text)}: {_SET}")
-    group, name, key = parts
+    group, name, key, *level = parts
     where = f"--set {cut(path)}"
     if group not in (*GROUPS, "cost"):
         raise ProfileError(f"{where}: no group '{cut(group)}'; {nearest(group, [*GROUPS, 'cost'])}")
     names = table.get(group, {})
-    if name not in names:
-        known = nearest(name, names) if names else f"this machine has no [{group}.NAME]"
-        raise ProfileError(f"{where}: no {group} '{cut(name)}'; {known}")
+    _check_name(where, group, name, names, f"this machine has no [{group}.NAME]")
     keys = table["tier"] if group == "cost" else GROUPS[group].model_fields
-    if key not in keys:
-        raise ProfileError(f"{where}: unknown key; {nearest(key, keys)}")
+    _check_key(where, key, keys)
+    if (group, key) == ("tier", LEVELS):
+        _check_level(where, name, level, names[name].get(LEVELS, {}))
+    elif level:
+        raise ProfileError(f"--set {shown(text)}: {_SET}")
     new = value_of(value)
-    if is_number(group, key):
+    if is_number(parts):
         new = {"value": new, "provenance": "assumed", "source": SET_SOURCE}
-    return {**table, group: {**names, name: {**names[name], key: new}}}
+    return _replaced(table, parts, new)
+
+
+def _check_name(where: str, what: str, name: str, names: Iterable[str], none: str) -> None:
+    if name not in (known := list(names)):
+        raise ProfileError(f"{where}: no {what} '{cut(name)}'; {nearest(name, known) if known else none}")
+
+
+def _check_key(where: str, key: str, keys: Iterable[str]) -> None:
+    if key not in (known := list(keys)):
+        raise ProfileError(f"{where}: unknown key; {nearest(key, known)}")
+
+
+def _check_level(where: str, tier: str, level: Sequence[str], levels: Iterable[str]) -> None:
+    """The two last parts of tier.NAME.translation.NAME.KEY."""
+    from memsim.profile_schema import WalkTable
+
+    if not level:
+        raise ProfileError(f"{where}: holds tables; expected tier.{tier}.translation.NAME.KEY=VALUE")
+    name, key = level
+    _check_name(where, "level", name, levels, f"this machine has no [tier.{tier}.translation.NAME]")
+    _check_key(where, key, WalkTable.model_fields)
+
+
+def _replaced(table: dict[str, Any], path: Sequence[str], new: object) -> dict[str, Any]:
+    """`table` with what stands at `path` replaced."""
+    key, *below = path
+    return {**table, key: _replaced(table[key], below, new) if below else new}
 
 
 def _parts(path: str) -> list[str]:
@@ -235,8 +262,9 @@ def _worded(detail: ErrorDetails) -> str:
     loc = detail["loc"]
     where = ".".join(cut(str(part)) for part in loc if part != "[key]")
     match detail["type"]:
-        case "extra_forbidden" if len(loc) == 3 and loc[-1] == "value" and loc[0] != "cost":
-            return f"{loc[0]}: a number stands where a name should; write [{loc[0]}.NAME] above its keys"
+        case "extra_forbidden" if loc[-1] == "value":
+            group = ".".join(map(str, loc[:-2]))
+            return f"{group}: a number stands where a name should; write [{group}.NAME] above its keys"
         case "extra_forbidden":
             return f"{where}: unknown key; {nearest(str(loc[-1]), _keys_beside(loc))}"
         case "missing" if "between" in loc:
@@ -252,21 +280,36 @@ def _worded(detail: ErrorDetails) -> str:
             return f"{where}: found {shown(detail['input'])}; choose one of: {', '.join(_words_of(loc))}"
         case "string_too_short":
             return f"{where}: is empty; write some words"
-        case "too_long" if len(loc) == 1:
+        case "too_long" if loc[-1] != "between":
             most = detail["ctx"]["max_length"]
             return f"{where}: holds {len(detail['input'])} tables; expected {most} at most"
         case kind:
-            expected = _EXPECTED.get(kind, "")
-            if kind == "model_type" and len(loc) > 2:
-                expected = '{ value = ..., provenance = "...", source = "..." }'
+            expected = _table_expected(loc) if kind in ("dict_type", "model_type") else _EXPECTED.get(kind)
             return f"{where}: found {shown(detail['input'])}, expected {expected or detail['msg']}"
 
 
+def _table_expected(loc: tuple[int | str, ...]) -> str:
+    """What should stand at `loc`, where something else than a table stands."""
+    from memsim.profile_schema import LEVELS
+
+    path = [str(part) for part in loc]
+    if len(path) > 2 and LEVELS in path[2:4]:
+        name = f"[{'.'.join(path[:3])}.NAME]"
+        return f"{'tables' if len(path) == 3 else 'a table'}, {name}" if len(path) < 5 else _NUMBER
+    if len(path) > 2:
+        return _NUMBER
+    return f"a table {'of tables' if len(path) == 1 else 'with a name of its own'}, such as [tier.hbm]"
+
+
 def _remedy(loc: tuple[int | str, ...]) -> str:
-    if len(loc) >= 4:
+    from memsim.profile_schema import table_at
+    from memsim.quantity import Quantity
+
+    path = [str(part) for part in loc]
+    if len(path) > 2 and table_at(path[:-1]) is Quantity:
         return "every number needs it next to its value, so that a reader can judge it"
-    if len(loc) == 3:
-        return f"every [{loc[0]}.NAME] needs it"
+    if len(path) > 2:
+        return f"every [{path[0]}.NAME{f'.{path[2]}.NAME' if path[2:-1] else ''}] needs it"
     add = f", add [{loc[0]}.NAME]" if loc[0] in ("initiator", "cache", "tier") else ""
     return f"every machine needs it{add}"
 
@@ -280,11 +323,8 @@ def _words_of(loc: tuple[int | str, ...]) -> tuple[str, ...]:
 
 def _keys_beside(loc: tuple[int | str, ...]) -> list[str]:
     """The keys that are known in the table that the last part of `loc` lies in."""
-    from memsim.profile_schema import GROUPS, Profile
-    from memsim.quantity import Quantity
+    from memsim.profile_schema import Profile, table_at
 
     if len(loc) == 1:
         return [*Profile.model_fields, "extends"]
-    if len(loc) >= 4:
-        return list(Quantity.model_fields)
-    return list(GROUPS[str(loc[0])].model_fields)
+    return list(table_at([str(part) for part in loc[:-1]]).model_fields)

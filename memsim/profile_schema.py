@@ -7,7 +7,7 @@ and source, and every key says what more of it does (`Profile.effects`). What th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -18,6 +18,8 @@ from memsim.quantity import (
     Count,
     Energy,
     Flops,
+    Loaded,
+    Part,
     Price,
     Quantity,
     Rate,
@@ -35,7 +37,7 @@ from memsim.quantity import (
 Effect = Literal["faster", "slower", "room", "cost", "energy", "any", "informative"]
 
 MOST_TABLES = 64  # of one group
-
+LEVELS, MOST_LEVELS = "translation", 2  # the key of a tier that holds tables, and how many
 
 Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_-]{0,39}$")]  # a word that --place can take apart
 MachineName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$")]  # also a scenario's
@@ -58,6 +60,12 @@ def _bearable(tail: Tail) -> Tail:
     return tail
 
 
+def _tolerable(loaded: Loaded) -> Loaded:
+    if loaded.points[-1][1] > 10**12:
+        raise ValueError(f"{loaded.text}: a request that takes more than 1 s longer; expected 1 s at most")
+    return loaded
+
+
 def _fillable(transfers: Transfers) -> Transfers:
     if transfers.points[-1][0] > 2**30 or min(share for _, share in transfers.points) < 10**4:
         raise ValueError(f"{transfers.text}: out of range; expected sizes to 1 GiB and shares from 1%")
@@ -66,11 +74,13 @@ def _fillable(transfers: Transfers) -> Transfers:
 
 Channels = Annotated[Count, _within(1, 4096, "1 to 4,096")]
 Devices = Annotated[Count, _within(1, 4096, "1 to 4,096")]
+Copies = Annotated[Count, _within(1, 4096, "1 to 4,096")]
 Units = Annotated[Count, _within(1, 65_536, "1 to 65,536")]
 Tags = Annotated[Count, _within(1, 10**9, "1 to 10^9")]
 Iops = Annotated[Count, _within(1, 10**15, "1 to 10^15 a second")]
 Capacity = Annotated[Size, _within(1, 10**16, "1 B to 10 PB")]
 Line = Annotated[Size, _within(1, 2**30, "1 B to 1 GiB")]
+Buffer = Annotated[Size, _within(0, 2**30, "0 B to 1 GiB")]
 Header = Annotated[Size, _within(0, 2**12, "0 B to 4 KiB")]
 AlignedLine = Annotated[AlignedSize, _within(1, 2**30, "1 B to 1 GiB")]
 Bandwidth = Annotated[Rate, _within(1, 10**9, "1 MB/s to 1 PB/s")]
@@ -80,6 +90,7 @@ Arithmetic = Annotated[Flops, _within(1, 10**15, "1 MFLOP/s to 10^21 FLOP/s")]
 BitEnergy = Annotated[Energy, _within(1, 10**9, "1 fJ/bit to 1 uJ/bit")]
 SizePrice = Annotated[Price, _within(1, 10**12, "0.001 USD/TB to 10^6 USD/GB")]
 SlowSteps = Annotated[Tail, AfterValidator(_bearable)]
+LoadedTimes = Annotated[Loaded, AfterValidator(_tolerable)]
 TransferShares = Annotated[Transfers, AfterValidator(_fillable)]
 
 
@@ -103,6 +114,8 @@ class InitiatorTable(Table):
     launch_gap: Gap = _key("slower")
     graph_launch: Gap = _key("slower")
     setup: Gap | None = _option("slower")
+    port: Bandwidth | None = _option("faster")  # one unit's, as port_write
+    port_write: Bandwidth | None = _option("faster")
     bf16: Arithmetic | None = _option("faster")
     fp8: Arithmetic | None = _option("faster")
     fp32: Arithmetic | None = _option("faster")
@@ -112,9 +125,21 @@ class CacheTable(Table):
     """[cache.NAME]: the last-level cache of the first initiator."""
 
     attach: Name
-    capacity: Capacity = _key("informative")  # rows shared inside a kernel fit in every cache
+    capacity: Capacity = _key("faster")
     bandwidth: Bandwidth = _key("faster")
+    write_bandwidth: Bandwidth | None = _option("faster")
     latency: Latency = _key("slower")
+    copies: Copies | None = _option("slower")
+    soft: Part | None = _option("any")
+
+
+class WalkTable(Table):
+    """[tier.NAME.translation.NAME]: a level of address translation on the first initiator's way to a tier."""
+
+    reach: Capacity = _key("faster")
+    page: AlignedLine = _key("any")
+    latency: Latency = _key("slower")
+    rate: Iops = _key("faster")
 
 
 class TierTable(Table):
@@ -137,7 +162,11 @@ class TierTable(Table):
     write_iops: Iops | None = _option("faster")
     queue_depth: Tags | None = _option("faster")
     tail: SlowSteps | None = _option("slower")
+    turnaround: Gap | None = _option("slower")
+    write_buffer: Buffer | None = _option("faster")
+    loaded_latency: LoadedTimes | None = _option("slower")
     energy: BitEnergy | None = _option("energy")
+    translation: dict[Name, WalkTable] = Field({}, max_length=MOST_LEVELS)
 
 
 class LinkTable(Table):
@@ -191,12 +220,13 @@ class Profile(Table):
 
     def quantities(self) -> Iterator[tuple[str, Quantity]]:
         """Every number with its path ("tier.hbm.bandwidth"), in the order of the tables above."""
+        return ((path, value) for path, value in self.entries() if isinstance(value, Quantity))
+
+    def entries(self) -> Iterator[tuple[str, Quantity | str]]:
+        """Every number and every word that is given, with its path, in the order of the tables above."""
         for group in GROUPS:
             for name, table in getattr(self, group).items():
-                for key in type(table).model_fields:
-                    quantity = getattr(table, key)
-                    if isinstance(quantity, Quantity):
-                        yield f"{group}.{name}.{key}", quantity
+                yield from _entries(f"{group}.{name}", table)
         for scenario, prices in self.cost.items():
             for tier, price in prices.items():
                 yield f"cost.{scenario}.{tier}", price
@@ -206,16 +236,34 @@ class Profile(Table):
         return {path: effect_of(path) for path, _ in self.quantities()}
 
 
+def _entries(path: str, table: Table) -> Iterator[tuple[str, Quantity | str]]:
+    for key in type(table).model_fields:
+        value = getattr(table, key)
+        if isinstance(value, dict):
+            for name, level in value.items():
+                yield from _entries(f"{path}.{key}.{name}", level)
+        elif value is not None:
+            yield f"{path}.{key}", ", ".join(value) if isinstance(value, tuple) else value
+
+
+def table_at(path: Sequence[str]) -> type[Table]:
+    """The model of the table at a path: GROUP.NAME, a level (tier.NAME.translation.NAME), or a number."""
+    if len(path) == 2:
+        return GROUPS[path[0]]
+    return WalkTable if len(path) == 4 and path[2] == LEVELS else Quantity
+
+
 def effect_of(path: str) -> Effect:
     """What more of the number at `path` (GROUP.NAME.KEY) does."""
-    group, _, key = path.split(".")
+    group, *names, key = path.split(".")
     if group == "cost":
         return "cost"
-    extra: Any = GROUPS[group].model_fields[key].json_schema_extra
+    extra: Any = table_at([group, *names]).model_fields[key].json_schema_extra
     effect: Effect = extra["effect"]
     return effect
 
 
-def is_number(group: str, key: str) -> bool:
-    """Whether a key of a group holds a number with its source, not a word."""
-    return group == "cost" or GROUPS[group].model_fields[key].json_schema_extra is not None
+def is_number(path: Sequence[str]) -> bool:
+    """Whether the key at a path, given in parts, holds a number with its source, not a word or tables."""
+    *table, key = path
+    return path[0] == "cost" or table_at(table).model_fields[key].json_schema_extra is not None

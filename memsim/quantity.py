@@ -164,6 +164,15 @@ class Share(Quantity):
         return f"{float(min(Fraction(1), self.share * factor)):.12f}"
 
 
+class Part(Quantity):
+    """A share from 0 to 1, in millionths."""
+
+    parse = units.parse_millionths
+
+    def _written(self, number: int) -> str:
+        return f"{min(10**6, number) / 10**6:.6f}"
+
+
 class Tail(Quantity):
     """Steps (slowest of a million requests, extra ps)."""
 
@@ -183,6 +192,29 @@ class Tail(Quantity):
         """The same shares, with `factor` times the extra time."""
         steps = (f'[{n / 10**6:.6f}, "{int(extra_ps * Fraction(factor))} ps"]' for n, extra_ps in self.steps)
         return f"[{', '.join(steps)}]"
+
+
+class Loaded(Quantity):
+    """Points (millionths of a rate, extra ps)."""
+
+    parse = units.parse_loaded
+
+    @property
+    def points(self) -> tuple[tuple[int, int], ...]:
+        """(millionths, extra ps), shares rising."""
+        return units.parse_loaded(self.value)
+
+    @property
+    def text(self) -> str:
+        """The points in one line."""
+        return ", ".join(f"{share} {extra}" for share, extra in self.value)
+
+    def scaled(self, factor: Fraction | int) -> str:
+        """The same shares, with `factor` times the extra time."""
+        points = (
+            f'[{n / 10**6:.6f}, "{int(extra_ps * Fraction(factor))} ps"]' for n, extra_ps in self.points
+        )
+        return f"[{', '.join(points)}]"
 
 
 class Transfers(Quantity):

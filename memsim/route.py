@@ -7,16 +7,17 @@ too: the bandwidth of a path, the part that binds it, its idle latency.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from memsim.errors import ProfileError, nearest
 from memsim.nodes import Fault, faults_of_graph, routes_of
-from memsim.system import MILLION, Cache, Hop, Initiator, Input, Link, System, Tier
+from memsim.system import MILLION, Cache, Hop, Initiator, Input, Link, System, Tier, Walk
 
 if TYPE_CHECKING:
-    from memsim.profile_schema import CacheTable, InitiatorTable, LinkTable, Profile, TierTable
+    from memsim.profile_schema import CacheTable, InitiatorTable, LinkTable, Profile, TierTable, WalkTable
+    from memsim.quantity import Quantity
 
 LEAST_UNIT_MFLOPS = 1000  # below, the time of one large tile would overflow
 MOST_CHANNELS = 65_536  # of a tier, all devices
@@ -104,6 +105,22 @@ def _faults_of_tier(name: str, table: TierTable) -> Iterator[Fault]:
     for key, occupancy_ps in zip(("read_iops", "write_iops"), _occupancies_ps(table), strict=True):
         if occupancy_ps > MOST_OCCUPANCY_PS:
             yield f"tier.{name}.{key}", "fewer than one a second a channel; raise it or lower the channels"
+    if table.loaded_latency and devices * channels > 1:
+        found = f"{devices * channels:,} channels, whose queues make it; expected one"
+        yield f"tier.{name}.loaded_latency", f"{found}; leave it out, or set devices and channels to 1"
+    yield from _faults_of_translation(f"tier.{name}.translation", table.translation)
+
+
+def _faults_of_translation(where: str, levels: Mapping[str, WalkTable]) -> Iterator[Fault]:
+    for name, level in levels.items():
+        if level.reach.number < level.page.number:
+            yield (
+                f"{where}.{name}.reach",
+                f"{level.reach.text} is less than a page, {level.page.text}; raise it",
+            )
+    reaches = [level.reach.number for level in levels.values()]
+    if len(set(reaches)) < len(reaches):
+        yield where, f"both levels reach {reaches[0]:,} B; leave one out or raise its reach"
 
 
 def _faults_of_link(profile: Profile, name: str, table: LinkTable) -> Iterator[Fault]:
@@ -133,15 +150,37 @@ def _initiator(name: str, table: InitiatorTable) -> Initiator:
         request_bytes=_request_bytes(table),
         launch_gap_ps=table.launch_gap.number,
         graph_launch_ps=table.graph_launch.number,
-        setup_ps=table.setup.number if table.setup else 0,
+        setup_ps=_or_none(table.setup),
         bf16_mflops=table.bf16.number // units if table.bf16 else 0,
         fp8_mflops=table.fp8.number // units if table.fp8 else 0,
         fp32_mflops=table.fp32.number // units if table.fp32 else 0,
+        port_mbps=(_or_none(table.port), _or_none(table.port_write or table.port)),
     )
 
 
+def _or_none(quantity: Quantity | None) -> int:
+    """A number that may be left out; 0: it is."""
+    return quantity.number if quantity else 0
+
+
 def _cache(name: str, table: CacheTable) -> Cache:
-    return Cache(name, table.capacity.number, table.bandwidth.number, table.latency.number)
+    return Cache(
+        name=name,
+        capacity_bytes=table.capacity.number,
+        mbps=(table.bandwidth.number, (table.write_bandwidth or table.bandwidth).number),
+        latency_ps=table.latency.number,
+        copies=table.copies.number if table.copies else 1,
+        soft_ppm=_or_none(table.soft),
+    )
+
+
+def _translation(levels: Mapping[str, WalkTable]) -> tuple[Walk, ...]:
+    """Levels of address translation, the smaller reach first."""
+    walks = (
+        Walk(level.reach.number, level.page.number, level.latency.number, -(-(10**12) // level.rate.number))
+        for level in levels.values()
+    )
+    return tuple(sorted(walks, key=lambda walk: walk.reach_bytes))
 
 
 def _channel_mbps(table: TierTable) -> tuple[int, int]:
@@ -173,11 +212,15 @@ def _tier(profile: Profile, name: str, table: TierTable) -> Tier:
         latency_ps=(latency, table.write_latency.number if table.write_latency else latency),
         peak_mbps=devices * table.bandwidth.number,
         occupancy_ps=_occupancies_ps(table),
-        queue_depth=devices * table.queue_depth.number if table.queue_depth else 0,
+        queue_depth=devices * _or_none(table.queue_depth),
         tail=table.tail.steps if table.tail else (),
+        turnaround_ps=_or_none(table.turnaround),
+        write_buffer_bytes=_or_none(table.write_buffer),
+        loaded=table.loaded_latency.points if table.loaded_latency else (),
+        translation=_translation(table.translation),
         commanded=table.access == "command",
         devices=devices,
-        energy_fj=table.energy.number if table.energy else 0,
+        energy_fj=_or_none(table.energy),
         cost=tuple((dated, prices[name].number) for dated, prices in profile.cost.items() if name in prices),
     )
 
@@ -196,13 +239,13 @@ def _link(name: str, table: LinkTable) -> Link:
         mbps=_link_mbps(table),
         peak_mbps=(table.bandwidth.number, away.number),
         latency_ps=table.latency.number,
-        tags=table.tags.number if table.tags else 0,
-        credits=table.credits.number if table.credits else 0,
+        tags=_or_none(table.tags),
+        credits=_or_none(table.credits),
         payload_bytes=table.payload.number if table.payload else UNLIMITED_REQUEST_BYTES,
-        header_bytes=table.header.number if table.header else 0,
+        header_bytes=_or_none(table.header),
         shared=table.duplex == "shared",
         efficiency=table.transfer_efficiency.points if table.transfer_efficiency else (),
-        energy_fj=table.energy.number if table.energy else 0,
+        energy_fj=_or_none(table.energy),
     )
 
 

@@ -88,14 +88,28 @@ def parse_count(text: object) -> int:
 
 def parse_share(text: object) -> Fraction:
     """A share above 0 and up to 1, exact as written: 0.92 or "92%"; UsageError for anything else."""
+    share = _fraction(text)
+    if share is None or not 0 < share <= 1:
+        raise UsageError(f"{shown(text)} is not a share: expected a number above 0 and up to 1, such as 0.92")
+    return share
+
+
+def parse_millionths(text: object) -> int:
+    """Millionths of a share from 0 to 1: 0.25 or "25%"; UsageError for anything else."""
+    share = _fraction(text)
+    if share is None or not 0 <= share <= 1 or (share * _MILLION).denominator != 1:
+        expected = "expected a number from 0 to 1 with at most six digits behind the point, such as 0.25"
+        raise UsageError(f"{shown(text)} is not a share: {expected}")
+    return int(share * _MILLION)
+
+
+def _fraction(text: object) -> Fraction | None:
+    """A number of 0 or more, exact as written, or a percentage; None for anything else."""
     percent = isinstance(text, str) and text.strip().endswith("%")
     digits = (text if isinstance(text, str) else shown(text)).strip().removesuffix("%").strip()
     exponent = r"(e-[0-9]{1,3})?" if isinstance(text, float) else ""  # how Python writes 0.00001
     plain = re.fullmatch(rf"[0-9]{{1,30}}(\.[0-9]{{1,30}})?{exponent}", digits) and not isinstance(text, bool)
-    share = Fraction(digits) / (100 if percent else 1) if plain else Fraction(0)
-    if not 0 < share <= 1:
-        raise UsageError(f"{shown(text)} is not a share: expected a number above 0 and up to 1, such as 0.92")
-    return share
+    return Fraction(digits) / (100 if percent else 1) if plain else None
 
 
 def parse_tail(steps: object) -> tuple[tuple[int, int], ...]:
@@ -124,6 +138,23 @@ def parse_transfers(points: object) -> tuple[tuple[int, int], ...]:
     sizes = [0, *(size for size, _ in parsed)]
     if any(after <= before for before, after in zip(sizes, sizes[1:], strict=False)):
         raise UsageError(f"{shown(points)} is not {what}: expected {expected}")
+    return parsed
+
+
+def parse_loaded(points: object) -> tuple[tuple[int, int], ...]:
+    """Points (millionths of a rate, extra ps) of [[0.5, "50 ns"], [0.9, "600 ns"]].
+
+    UsageError unless shares, whole millionths, rise and times do not fall.
+    """
+    example = 'such as [[0.5, "50 ns"], [0.9, "600 ns"]]'
+    expected = f"shares of the rate that rise and times that do not fall, {example}"
+    what = "a loaded latency"
+    parsed = tuple(
+        (_millionths(share, what), parse_time(extra)) for share, extra in _pairs(points, what, expected)
+    )
+    for (share, extra_ps), (busier, longer_ps) in zip(parsed, parsed[1:], strict=False):
+        if busier <= share or longer_ps < extra_ps:
+            raise UsageError(f"{shown(points)} is not {what}: expected {expected}")
     return parsed
 
 

@@ -67,6 +67,18 @@ energy = "5 pJ/bit"
 hbm = "10 USD/GB"
 host = "4 USD/GB"
 """
+LEVELS = """
+[tier.host.translation.far]
+reach = "4 GiB"
+page = "2 MiB"
+latency = "400 ns"
+rate = 40000000
+[tier.host.translation.near]
+reach = "256 MiB"
+page = "64 KiB"
+latency = "300 ns"
+rate = 110000000
+"""  # of address translation, to stand behind SMALL
 
 
 def toml(text: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
-from machine_samples import SMALL, toml
+from machine_samples import LEVELS, SMALL, changed, toml
 
 from hwprofiles import machine_names
 from memsim.errors import ProfileError
@@ -15,7 +16,7 @@ from memsim.route import build_system
 from memsim.system import Input
 
 
-def built(machine: str, *overrides: str):
+def built(machine: str | Path, *overrides: str):
     return build_system(load_machine(machine, overrides))
 
 
@@ -41,12 +42,66 @@ def test_a_number_is_set_and_says_so():
         ('tier.host.tail=[[0.01, "30 us"]]', lambda s: s.tiers[1].tail == ((10_000, 30_000_000),)),
         ('cost."2024".host=7 USD/GB', lambda s: s.tiers[1].cost[0] == ("2024", 7_000_000)),
         (" link . 'pcie'.latency = 3 us", lambda s: s.links[0].latency_ps == 3_000_000),
+        ("initiator.gpu.port=250 GB/s", lambda s: s.initiators[0].port_mbps == (250_000, 250_000)),
+        ("cache.l2.copies=3", lambda s: s.cache.copies == 3),
+        ("cache.l2.soft=5%", lambda s: s.cache.soft_ppm == 50_000),
+        ("tier.host.turnaround=7 ns", lambda s: s.tiers[1].turnaround_ps == 7_000),
+        ("tier.host.write_buffer=5 KiB", lambda s: s.tiers[1].write_buffer_bytes == 5_120),
         ("cost.2024.host=7 USD/GB", lambda s: s.tiers[1].cost[0] == ("2024", 7_000_000)),
     ],
 )
 def test_a_key_is_read_by_its_rule(override, read):
     assert not read(built("h200-host"))
     assert read(built("h200-host", override))
+
+
+def with_levels(folder) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(toml(SMALL + LEVELS))
+    return path
+
+
+def test_a_number_of_a_level_of_translation_is_set(tmp_path):
+    system = built(with_levels(tmp_path), "tier.host.translation.near.reach=64 MiB", "link.pcie.tags=5")
+    assert [walk.reach_bytes for walk in system.tiers[1].translation] == [64 << 20, 4 << 30]
+    assert system.tiers[1].translation[0].latency_ps == 300_000
+    where = "tier.host.translation.near.reach"
+    assert Input(where, "64 MiB", "assumed", "set on the command line") in system.inputs
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("tier.host.translation.nera.reach=1 GiB", "no level 'nera'; did you mean 'near'?"),
+        ("tier.hbm.translation.near.reach=1 GiB", "this machine has no [tier.hbm.translation.NAME]"),
+        ("tier.host.translation.near.raech=1 GiB", "unknown key; did you mean 'reach'?"),
+        ("tier.host.translation=1", "holds tables; expected tier.host.translation.NAME.KEY=VALUE"),
+        ("tier.host.translation.near=1", "expected GROUP.NAME.KEY=VALUE"),
+        ("tier.host.latency.near.reach=1", "expected GROUP.NAME.KEY=VALUE"),
+        ("cost.2024.host.a.b=1", "expected GROUP.NAME.KEY=VALUE"),
+        ("tier.host.translation.near.reach=9", "translation.near.reach: 9 is not a size"),
+    ],
+)
+def test_a_fault_of_a_level_names_the_option(tmp_path, override, words):
+    with pytest.raises(ProfileError, match=re.escape(words)) as caught:
+        load_machine(with_levels(tmp_path), [override])
+    assert str(caught.value).startswith("--set ")
+    assert "\n" not in str(caught.value)
+
+
+def test_every_kind_of_number_can_be_scaled(tmp_path):
+    """Those that no shipped machine has: a soft edge, a loaded latency, levels of translation."""
+    keys = '= 1\nloaded_latency = [[0.5, "20 ns"], [0.95, "300 ns"]]\n'
+    soft = changed(SMALL, ("= 8\n", keys), ('"200 ns"', '"200 ns"\nsoft = 0.25'))
+    path = tmp_path / "mine.toml"
+    path.write_text(toml(soft + LEVELS))
+    scaled = {p: q.scaled(2) for p, q in load_machine(path).quantities()}
+    system = built(path, *(f"{p}={scaled[p]}" for p in scaled if "host.loaded" in p or "soft" in p))
+    assert system.tiers[1].loaded == ((500_000, 40_000), (950_000, 600_000))
+    assert system.cache.soft_ppm == 500_000
+    assert scaled["tier.host.translation.far.page"] == "4194304 B"
+    assert load_machine(path).cache["l2"].soft.scaled(10) == "1.000000"
+    assert load_machine(path, ["cache.l2.soft=0"]).cache["l2"].soft.scaled(10) == "0.000001"
 
 
 def test_the_last_of_several_wins():

@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from machine_samples import SMALL, changed, profile, system, toml
+from machine_samples import LEVELS, SMALL, changed, profile, system, toml
 
 from hwprofiles import machine_path
 from memsim import trace_schema
 from memsim.errors import ProfileError
 from memsim.profile import PROVENANCES, load_machine, worst
-from memsim.profile_schema import GROUPS, effect_of, is_number
+from memsim.profile_schema import GROUPS, WalkTable, effect_of, is_number
 from memsim.route import build_system
 
 H200 = machine_path("h200").read_text()
@@ -93,6 +93,33 @@ def test_a_new_value_never_keeps_the_old_source(tmp_path):
         ("= gpu cpu", "= gpu", 'link.pcie.between.1: missing, expected two nodes, such as ["gpu", "cpu"]'),
         ('"15 pJ/bit"', '"15 W"', "tier.host.energy: '15 W' is not an energy: unknown unit 'W'"),
         ('"4 USD/GB"', '"4 EUR/GB"', "cost.2024.host: '4 EUR/GB' is not a price: unknown unit 'EUR/GB'"),
+        ("setup =", 'port = "1 PB"\nsetup =', "copy.port: '1 PB' is not a bandwidth"),
+        (
+            "setup =",
+            'port_write = "0 GB/s"\nsetup =',
+            "port_write: '0 GB/s' is out of range; expected 1 MB/s",
+        ),
+        ('"200 ns"', '"200 ns"\ncopies = 0', "cache.l2.copies: 0 is not a count: expected a whole number"),
+        ('"200 ns"', '"200 ns"\ncopies = 4097', "l2.copies: 4097 is out of range; expected 1 to 4,096"),
+        ('"200 ns"', '"200 ns"\nsoft = 1.01', "l2.soft: 1.01 is not a share: expected a number from 0 to 1"),
+        ('"200 ns"', '"200 ns"\nsoft = 0.0000001', "l2.soft: 1e-07 is not a share"),
+        ('"200 ns"', '"200 ns"\nwrite_bandwidth = 3', "cache.l2.write_bandwidth: 3 is not a bandwidth"),
+        (
+            "= 8\n",
+            '= 8\nturnaround = "1.1 s"\n',
+            "host.turnaround: '1.1 s' is out of range; expected 0 ps to",
+        ),
+        ("= 8\n", '= 8\nwrite_buffer = "2 GiB"\n', "write_buffer: '2 GiB' is out of range; expected 0 B to"),
+        (
+            "= 8\n",
+            "= 8\nloaded_latency = 3\n",
+            "loaded_latency: 3 is not a loaded latency: expected shares of",
+        ),
+        (
+            "= 8\n",
+            '= 8\nloaded_latency = [[0.9, "2 s"]]\n',
+            "0.9 2 s: a request that takes more than 1 s longer",
+        ),
         ('"A machine for tests"', '"A\\u001b[31m machine"', "title: 'A\\x1b[31m machine' holds a character"),
         ('"A machine for tests"', '""', "title: is empty; write some words"),
     ],
@@ -100,6 +127,72 @@ def test_a_new_value_never_keeps_the_old_source(tmp_path):
 def test_a_fault_of_a_key_is_one_line(tmp_path, old, new, words):
     with pytest.raises(ProfileError, match=re.escape(words)) as caught:
         profile(tmp_path, changed(SMALL, (old, new)))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("far]", "far.l3]", "far.l3: unknown key; choose one of: latency, page, rate, reach"),
+        ("translation.far]", "translation]", "write [tier.host.translation.NAME] above its keys"),
+        (
+            "[tier.host.translation.near]",
+            "[tier.host.translation.'a b']",
+            "translation.a b: found 'a b', expected a name",
+        ),
+        (
+            "[tier.host.translation.near]",
+            "[tier.host.transl.near]",
+            "host.transl: unknown key; did you mean 'tra",
+        ),
+        ("40000000\n", "0\n", "tier.host.translation.far.rate: 0 is not a count"),
+        (
+            '"64 KiB"\nlatency',
+            '"96 KiB"\nlatency',
+            "near.page: '96 KiB' is no power of two; expected '65536 B'",
+        ),
+        (
+            '"64 KiB"\nlatency',
+            '"2 GiB"\nlatency',
+            "near.page: '2 GiB' is out of range; expected 1 B to 1 GiB",
+        ),
+        ('"300 ns"\nrate', '"0 ns"\nrate', "near.latency: '0 ns' is out of range; expected 1 ps to 1 s"),
+        (
+            'reach = "4 GiB"\n',
+            "",
+            "translation.far.reach: missing; every [tier.NAME.translation.NAME] needs it",
+        ),
+        ("rate = 4", "speed = 4", "translation.far.speed: unknown key; choose one of: latency, page, rate"),
+        (
+            LEVELS[LEVELS.index("[tier.host.translation.near]") :],
+            LEVELS[LEVELS.index("[tier.host.translation.near]") :]
+            + LEVELS[1 : LEVELS.index("[tier.host.translation.near]")].replace("far", "third"),
+            "tier.host.translation: holds 3 tables; expected 2 at most",
+        ),
+    ],
+)
+def test_a_fault_of_a_level_of_translation_is_one_line(tmp_path, old, new, words):
+    with pytest.raises(ProfileError, match=re.escape(words)) as caught:
+        profile(tmp_path, changed(SMALL + LEVELS, (old, new)))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("3", "tier.hbm.translation: found 3, expected tables, [tier.hbm.translation.NAME]"),
+        ("{ a = 3 }", "translation.a: found 3, expected a table, [tier.hbm.translation.NAME]"),
+        ("{ a = { reach = 3 } }", 'a.reach: found 3, expected { value = ..., provenance = "..."'),
+        (
+            '{ a = { reach = { value = "1 GiB" } } }',
+            "a.reach.provenance: missing; every number needs it next to",
+        ),
+        ('{ a = { reach = { valu = "1 GiB" } } }', "a.reach.valu: unknown key; did you mean 'value'?"),
+    ],
+)
+def test_what_is_no_level_of_translation_is_one_line(tmp_path, value, words):
+    with pytest.raises(ProfileError, match=re.escape(words)) as caught:
+        load(tmp_path, changed(H200, ("[tier.hbm]", f"[tier.hbm]\ntranslation = {value}")))
     assert "\n" not in str(caught.value)
 
 
@@ -239,14 +332,34 @@ def test_every_key_says_what_more_of_it_does(tmp_path):
     assert effects["link.pcie.latency"] == "slower"
     assert effects["tier.host.capacity"] == "room"
     assert effects["cost.2024.hbm"] == "cost"
-    for group, table in GROUPS.items():
-        for key in table.model_fields:
-            if is_number(group, key):
-                assert effect_of(f"{group}.x.{key}")
-    words = {f"{g}.{k}" for g, table in GROUPS.items() for k in table.model_fields if not is_number(g, k)}
-    assert words == {
-        "initiator.attach", "cache.attach", "tier.attach", "tier.access", "link.between", "link.duplex"
+    tables = {(group, "x"): table for group, table in GROUPS.items()}
+    tables["tier", "x", "translation", "y"] = WalkTable
+    paths = [(*path, key) for path, table in tables.items() for key in table.model_fields]
+    for path in paths:
+        if is_number(path):
+            assert effect_of(".".join(path))
+    assert {".".join(path) for path in paths if not is_number(path)} == {
+        "initiator.x.attach", "cache.x.attach", "tier.x.attach", "tier.x.access", "tier.x.translation",
+        "link.x.between", "link.x.duplex",
     }  # fmt: skip
+
+
+def test_levels_of_translation_are_numbers_like_others(tmp_path):
+    found = profile(tmp_path, SMALL + LEVELS)
+    paths = [path for path, _ in found.quantities()]
+    far = [f"tier.host.translation.far.{key}" for key in ("reach", "page", "latency", "rate")]
+    assert [path for path in paths if ".far." in path] == far
+    assert paths.index("tier.host.energy") < paths.index(far[0]) < paths.index("link.pcie.bandwidth")
+    effects = found.effects()
+    assert [effects[path] for path in far] == ["faster", "any", "slower", "faster"]
+
+
+def test_a_level_is_laid_over_the_one_below_it_key_by_key(tmp_path):
+    (tmp_path / "base.toml").write_text(toml(SMALL + LEVELS))
+    number = '{ value = "9 GiB", provenance = "stated", source = "mine" }'
+    text = f'extends = "base.toml"\n{HEADER}[tier.host.translation.far]\nreach = {number}\n'
+    near, far = load(tmp_path, text).tiers[1].translation
+    assert (near.reach_bytes, far.reach_bytes, far.latency_ps) == (256 << 20, 9 << 30, 400_000)
 
 
 def test_traces_know_the_same_provenances():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from machine_samples import SMALL, changed, system
+from machine_samples import LEVELS, SMALL, changed, system
 
 from memsim.errors import ProfileError
 from memsim.route import idle_latency_ps, path_bandwidth
-from memsim.system import Hop, Initiator, Link, Tier
+from memsim.system import Cache, Hop, Initiator, Link, Tier, Walk
 
 LINK = SMALL[SMALL.index("[link.pcie]") : SMALL.index("[cost")]
 UNIT = """
@@ -63,6 +63,48 @@ def test_reads_and_writes_have_numbers_of_their_own(tmp_path):
     out = 'bandwidth_out = "32 GB/s"\nefficiency_out = 0.5\n'
     (pcie,) = system(tmp_path, changed(SMALL, ("tags =", f"{out}tags ="))).links
     assert (pcie.mbps, pcie.peak_mbps) == ((60_800, 16_000), (64_000, 32_000))
+
+
+def test_a_unit_has_a_port_each_way(tmp_path):
+    both = system(tmp_path, changed(SMALL, ("setup =", 'port = "50 GB/s"\nsetup ='))).initiators[1]
+    one = system(tmp_path, changed(SMALL, ("setup =", 'port_write = "20 GB/s"\nsetup ='))).initiators[1]
+    each = 'port = "50 GB/s"\nport_write = "20 GB/s"\nsetup ='
+    assert both.port_mbps == (50_000, 50_000)
+    assert one.port_mbps == (0, 20_000)
+    assert system(tmp_path, changed(SMALL, ("setup =", each))).initiators[1].port_mbps == (50_000, 20_000)
+    assert system(tmp_path, SMALL).initiators[1].port_mbps == (0, 0)
+
+
+def test_a_cache_may_write_slower_hold_copies_and_have_a_soft_edge(tmp_path):
+    keys = '"200 ns"\nwrite_bandwidth = "6 TB/s"\ncopies = 2\nsoft = 0.25\n'
+    full = system(tmp_path, changed(SMALL, ('"200 ns"\n', keys))).cache
+    assert full == Cache("l2", 50 * 10**6, (10**7, 6 * 10**6), 200_000, copies=2, soft_ppm=250_000)
+    assert system(tmp_path, SMALL).cache == Cache("l2", 50 * 10**6, (10**7, 10**7), 200_000)
+
+
+def test_a_channel_turns_round_and_takes_writes_in(tmp_path):
+    keys = 'devices = 3\nturnaround = "4.5 ns"\nwrite_buffer = "32 KiB"\n'
+    host = system(tmp_path, changed(SMALL, ("= 8\n", f"= 8\n{keys}"))).tiers[1]
+    assert (host.turnaround_ps, host.write_buffer_bytes) == (4_500, 32_768)  # a channel's, not all devices'
+    bare = system(tmp_path, SMALL).tiers[1]
+    assert (bare.turnaround_ps, bare.write_buffer_bytes, bare.loaded, bare.translation) == (0, 0, (), ())
+
+
+def test_a_tier_of_one_server_may_say_what_load_costs(tmp_path):
+    points = '= 1\nloaded_latency = [[0.5, "20 ns"], [0.95, "300 ns"]]\n'
+    assert system(tmp_path, changed(SMALL, ("= 8\n", points))).tiers[1].loaded == (
+        (500_000, 20_000),
+        (950_000, 300_000),
+    )
+
+
+def test_levels_of_translation_are_sorted_by_reach(tmp_path):
+    assert system(tmp_path, SMALL + LEVELS).tiers[1].translation == (
+        Walk(256 << 20, 64 << 10, 300_000, 9_091),  # 110 million a second, rounded up
+        Walk(4 << 30, 2 << 20, 400_000, 25_000),
+    )
+    striped = system(tmp_path, changed(SMALL, ("= 8\n", "= 8\ndevices = 3\n")) + LEVELS)
+    assert striped.tiers[1].translation[0].reach_bytes == 256 << 20  # the reader's, not a device's
 
 
 def test_what_is_left_out_has_no_limit(tmp_path):
@@ -178,6 +220,26 @@ def test_large_transfers_are_meant_where_a_link_needs_them(tmp_path):
         ('bf16 = "1000 T', 'bf16 = "0.09 T', "gpu.bf16: 90000 MFLOP/s over 100 units is less than 1 GFLOP/s"),
         ('header = "20 B"', 'header = "1921 B"', "1921 B on packets of 128 B from 'gpu'; expected at"),
         ("0.95", "0.00001", "link.pcie.bandwidth: less than 1 MB/s sustained"),
+        (
+            "= 8\n",
+            '= 8\nloaded_latency = [[0.5, "20 ns"]]\n',
+            "host.loaded_latency: 8 channels, whose queues make it; expected one; leave it out, or set",
+        ),
+        (
+            "= 8\n",
+            '= 1\ndevices = 2\nloaded_latency = [[0.5, "20 ns"]]\n',
+            "tier.host.loaded_latency: 2 channels, whose queues make it",
+        ),
+        (
+            "[link",
+            changed(LEVELS, ("256 MiB", "63 KiB")) + "[link",
+            "tier.host.translation.near.reach: 63 KiB is less than a page, 64 KiB; raise it",
+        ),
+        (
+            "[link",
+            changed(LEVELS, ("256 MiB", "4096 MiB")) + "[link",
+            "tier.host.translation: both levels reach 4,294,967,296 B; leave one out or raise its reach",
+        ),
         ("[cost.2024]", '[switch.box]\nlatency = "1 ns"\n[cost.2024]', "switch.box: no link leads to it"),
         ('host = "4', 'hots = "4', "cost.2024.hots: no tier 'hots'; did you mean 'host'?"),
     ],
