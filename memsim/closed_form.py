@@ -15,6 +15,7 @@ import numpy as np
 from memsim.options import DEFAULT_QUANTUM_BYTES
 from memsim.route import path_bandwidth, tier_mbps
 from memsim.rules import (  # fmt: skip
+    buffered_ps,
     least_ps,
     operation_bytes,
     packets,
@@ -64,6 +65,11 @@ class Way:
         return f"{self.holder.name} by {self.runner.name}" if self.initiator else self.holder.name
 
     @property
+    def stored(self) -> bool:
+        """Whether a write ends in the cache that stands in front of the tier."""
+        return self.write and self.system.cached(self.initiator, self.tier)
+
+    @property
     def request_bytes(self) -> int:
         """Requests of a stream: the usual quantum or the tier's unit, less where tags are few."""
         usual = max(DEFAULT_QUANTUM_BYTES, self.holder.unit_bytes)
@@ -111,7 +117,10 @@ def round_trip_ps(way: Way, nbytes: int, span_bytes: int, begin: int = 0) -> int
     span_bytes  of the span that it was cut from
     """
     moved, span_bytes = _moved(way, nbytes), _moved(way, span_bytes)
-    total_ps = way.holder.latency_ps[way.write] + _served_ps(way, nbytes, span_bytes)
+    if way.stored:
+        cache = way.system.cache
+        return max(_port_ps(way, nbytes), -(-nbytes * MILLION // cache.mbps[1]) + cache.latency_ps)
+    total_ps = _answer_ps(way, nbytes, span_bytes)
     for hop in way.hops[begin:]:
         link = way.system.links[hop.link]
         headers = _packets(way, moved, hop) * link.header_bytes
@@ -135,6 +144,21 @@ def _wire_ps(link: Link, wire_bytes: int, mbps: int, span_bytes: int) -> int:
         points = np.array(link.efficiency, np.int64)
         wire_bytes = int(stretched(wire_bytes, transfer_share(points, 0, len(points), span_bytes)))
     return -(-wire_bytes * 1_000_000 // mbps)
+
+
+def _port_ps(way: Way, nbytes: int) -> int:
+    """Time of the port of a unit; 0 where a link leads to the tier or nothing limits it."""
+    port_mbps = way.runner.port_mbps[way.write]
+    return 0 if way.hops or not port_mbps else -(-nbytes * MILLION // port_mbps)
+
+
+def _answer_ps(way: Way, nbytes: int, span_bytes: int) -> int:
+    """Until a tier answers and the port of a unit is through: a write needs but a place in the buffers."""
+    served_ps, latency_ps = _served_ps(way, nbytes, span_bytes), way.holder.latency_ps[way.write]
+    if not way.write:
+        return latency_ps + max(served_ps, _port_ps(way, nbytes))
+    buffer_ps = int(buffered_ps(way.holder.write_buffer_bytes, way.holder.channel_mbps[1]))
+    return max(latency_ps + max(0, served_ps - buffer_ps), _port_ps(way, nbytes))
 
 
 def _served_ps(way: Way, nbytes: int, span_bytes: int) -> int:

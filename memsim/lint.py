@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from memsim.options import DEFAULT_QUANTUM_BYTES
 from memsim.profile import check, locate, overridden, read_table
-from memsim.quantity import Share
-from memsim.route import build_system, faults, idle_latency_ps, path_bandwidth
-from memsim.system import MILLION, System
+from memsim.quantity import Share, Time
+from memsim.route import build_system, faults, idle_latency_ps, path_bandwidth, tier_mbps
+from memsim.system import MILLION, System, Tier
 from memsim.units import format_bytes, format_rate, format_share, format_time
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ LEAST_LATENCY_PS = 10_000  # no memory and no serialiser answers sooner
 BEST_EFFICIENCY = 0.99
 ODD_STRIPE = 1000  # a rest of a stripe is under 0.1% of a capacity of so many
 LEAST_TAIL = 20  # a step of less than a 20th of the latency is none
+LARGEST_CACHE = ("the Infinity Cache of an AMD Instinct MI300X", 268_435_456)  # rocm.docs.amd.com
+LONGEST_BURST = 4096  # bytes that a channel serves before it turns round, at least
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,11 @@ def _split(fault: str) -> tuple[str, str]:
 def lint(profile: Profile) -> list[Finding]:
     """What is wrong with or doubtful about a machine; one without errors can be replayed."""
     errors = [Finding("error", *fault) for fault in faults(profile)]
-    doubts = [*_of_numbers(profile), *_of_prefixes(profile)]
+    doubts = [*_of_numbers(profile), *_of_prefixes(profile), *_of_translation(profile)]
     if not errors:
         system = build_system(profile)
-        doubts += [*_of_tiers(system), *_of_order(system), *_of_flights(system)]
+        doubts += [*_of_cache(system), *_of_tiers(system), *_of_ports(system)]
+        doubts += [*_of_order(system), *_of_flights(system)]
     return errors + [Finding("warning", *doubt) for doubt in doubts]
 
 
@@ -93,7 +96,7 @@ Doubt = tuple[str, str]  # where, and what is doubtful
 def _of_numbers(profile: Profile) -> Iterator[Doubt]:
     """Single numbers that nothing real has."""
     for path, quantity in profile.quantities():
-        group, name, key = path.split(".")
+        group, name, *_, key = path.split(".")
         if isinstance(quantity, Share) and quantity.share > BEST_EFFICIENCY:
             best = format_share(BEST_EFFICIENCY)
             yield path, f"{quantity.text}: nothing sustains more than {best} of its peak"
@@ -101,7 +104,7 @@ def _of_numbers(profile: Profile) -> Iterator[Doubt]:
             yield from _too_fast(path, name, quantity.number)
         elif group == "link" and key == "latency" and quantity.number < LIGHT_PS:
             yield path, f"{quantity.text}: light takes {format_time(LIGHT_PS)} through a metre of wire"
-        elif group in ("tier", "link", "cache") and key.endswith("latency"):
+        elif isinstance(quantity, Time) and group != "switch" and key.endswith("latency"):
             if quantity.number < LEAST_LATENCY_PS:
                 least = format_time(LEAST_LATENCY_PS)
                 yield path, f"{quantity.text}: nothing of this kind takes less than {least}"
@@ -134,8 +137,88 @@ def _of_prefixes(profile: Profile) -> Iterator[Doubt]:
         yield "tier", f"capacities in GB (10^9) and GiB (2^30) side by side: {mixed}"
 
 
+def _of_cache(system: System) -> Iterator[Doubt]:
+    """A cache that is larger than any, and one that does not help the tiers behind it."""
+    cache, (largest, most_bytes) = system.cache, LARGEST_CACHE
+    where = f"cache.{cache.name}"
+    if cache.capacity_bytes > most_bytes:
+        found = f"{format_bytes(cache.capacity_bytes)}; {largest}, the largest there is"
+        yield f"{where}.capacity", f"{found}, holds {format_bytes(most_bytes)}"
+    for number, tier in enumerate(system.tiers):
+        if not system.cached(0, number):
+            continue
+        if cache.capacity_bytes >= tier.capacity_bytes:
+            held = format_bytes(tier.capacity_bytes)
+            yield f"{where}.capacity", f"it holds all of '{tier.name}', which has {held}"
+        if cache.latency_ps >= tier.latency_ps[0]:
+            both = f"{format_time(cache.latency_ps)}; a miss, in '{tier.name}',"
+            yield f"{where}.latency", f"a hit takes {both} {format_time(tier.latency_ps[0])}"
+        if cache.mbps[0] < tier_mbps(tier):
+            both = f"{_rate(cache.mbps[0])} of hits; '{tier.name}' behind it gives {_rate(tier_mbps(tier))}"
+            yield f"{where}.bandwidth", both
+
+
+def _of_ports(system: System) -> Iterator[Doubt]:
+    """Ports that keep the units of the first initiator from what they and the tiers could do."""
+    runner = system.initiators[0]
+    for number in range(len(system.tiers)):
+        for key, write in (("port", False), ("port_write", True)):
+            if runner.port_mbps[write] and system.cached(0, number):
+                yield from _of_port(f"initiator.{runner.name}.{key}", system, number, write)
+
+
+def _of_port(where: str, system: System, number: int, write: bool) -> Iterator[Doubt]:
+    """One port: all units fill their tier, and what one has outstanding comes in as fast as it may."""
+    runner, tier = system.initiators[0], system.tiers[number]
+    port_mbps, latency_ps = runner.port_mbps[write], tier.latency_ps[0]
+    all_mbps = runner.units * port_mbps
+    if all_mbps < tier_mbps(tier, write):
+        yield where, f"{_rate(all_mbps)} in all units; '{tier.name}' gives {_rate(tier_mbps(tier, write))}"
+    reached_mbps = runner.unit_outstanding_bytes * MILLION // latency_ps
+    if not write and port_mbps < reached_mbps:
+        flight = f"{format_bytes(runner.unit_outstanding_bytes)} outstanding over {format_time(latency_ps)}"
+        yield where, f"{_rate(port_mbps)}; {flight} of '{tier.name}' are {_rate(reached_mbps)}"
+
+
+def _of_channel(tier: Tier) -> Iterator[Doubt]:
+    """A change of direction that takes longer than what is served between two of them."""
+    for mbps in tier.channel_mbps:
+        burst_ps = LONGEST_BURST * MILLION // mbps
+        if tier.turnaround_ps > burst_ps:
+            burst = f"{LONGEST_BURST:,} B of a channel of '{tier.name}'"
+            yield (
+                f"tier.{tier.name}.turnaround",
+                f"{format_time(tier.turnaround_ps)}; {burst} take {format_time(burst_ps)}",
+            )
+            return
+
+
+def _of_translation(profile: Profile) -> Iterator[Doubt]:
+    """Levels that nothing misses, and larger ones that are looked up faster than smaller ones."""
+    for name, tier in profile.tier.items():
+        where = f"tier.{name}.translation"
+        devices = tier.devices.number if tier.devices else 1
+        for level, walk in tier.translation.items():
+            if walk.reach.number >= devices * tier.capacity.number:
+                yield (
+                    f"{where}.{level}.reach",
+                    f"{walk.reach.text}: it covers all of '{name}', so nothing misses it",
+                )
+        levels = sorted(tier.translation.items(), key=lambda level: level[1].reach.number)
+        for (near, less), (far, more) in pairwise(levels):
+            if more.latency.number < less.latency.number:
+                found = f"{more.latency.text}; '{near}', which reaches less, takes {less.latency.text}"
+                yield f"{where}.{far}.latency", found
+            if more.rate.number > less.rate.number:
+                found = (
+                    f"{more.rate.text} walks a second; '{near}', whose misses it gets, has {less.rate.text}"
+                )
+                yield f"{where}.{far}.rate", found
+
+
 def _of_tiers(system: System) -> Iterator[Doubt]:
     for tier in system.tiers:
+        yield from _of_channel(tier)
         stripe = tier.interleave_bytes * tier.channels
         if tier.capacity_bytes < ODD_STRIPE * stripe and tier.capacity_bytes % stripe:
             found = f"{tier.capacity_bytes:,} B are no whole number of stripes of {stripe:,} B"

@@ -271,6 +271,7 @@ def _initiator_card(name: str, table: InitiatorTable) -> Card:
     lines = [
         f"{name}: {units} {'units' if units > 1 else 'unit'}",
         f"{table.unit_outstanding.text} in flight a unit",
+        *_port(table),
         *(f"{kind} {rate.text}" for kind, rate in rates.items() if rate),
     ]
     if table.setup:
@@ -278,8 +279,22 @@ def _initiator_card(name: str, table: InitiatorTable) -> Card:
     return Card("initiator", lines, 4)
 
 
+def _port(table: InitiatorTable) -> Iterator[str]:
+    """What one unit takes in and gives out, where that is limited."""
+    if table.port or table.port_write:
+        ways = (table.port, table.port_write or table.port)
+        words = (
+            f"{quantity.text} {way}" for quantity, way in zip(ways, ("in", "out"), strict=True) if quantity
+        )
+        yield f"a unit {', '.join(words)}"
+
+
 def _cache_card(name: str, table: CacheTable) -> Card:
     lines = [f"{name}: {table.capacity.text}", f"{table.bandwidth.text}, {table.latency.text}"]
+    if table.write_bandwidth:
+        lines.append(f"writes {table.write_bandwidth.text}")
+    if table.copies and table.copies.number > 1:
+        lines.append(f"{table.copies.number} copies of what is read")
     return Card("cache", lines, _bar(table.bandwidth.number))
 
 
@@ -295,6 +310,10 @@ def _tier_card(tier: Tier, table: TierTable) -> Card:
     for kind, iops in (("reads", table.read_iops), ("writes", table.write_iops)):
         if iops:
             lines.append(f"{many}{iops.number / 10**6:.3g} M {kind}/s")
+    if table.turnaround:
+        lines.append(f"turns round in {table.turnaround.text}")
+    for level in sorted(table.translation.values(), key=lambda level: level.reach.number):
+        lines.append(f"beyond {level.reach.text}: {level.latency.text} more")
     return Card("tier", lines, _bar(max(read, write)))
 
 

@@ -258,12 +258,18 @@ def path_bandwidth(
     """What a stream of one kind sustains between an initiator and a tier, and the part that binds.
 
     Data alone: headers are taken off, and the largest transfers are meant where a link or a tier needs them.
-    Returns (rate [10^6 bytes/s], the name of the link or tier); of equals the nearest.
+    Reads miss the cache; writes go through it, and their lines leave it as fast as others enter.
+    Returns (rate [10^6 bytes/s], the name of the ports, cache, link or tier); of equals the nearest.
     """
+    runner = system.initiators[initiator]
     rates = [
         (_data_mbps(system, initiator, hop, write), system.links[hop.link].name)
         for hop in system.routes[initiator][tier]
     ]
+    if not rates and runner.port_mbps[write]:
+        rates.append((runner.units * runner.port_mbps[write], f"{runner.name} ports"))
+    if write and system.cached(initiator, tier):
+        rates.append((system.cache.mbps[write], system.cache.name))
     rates.append((tier_mbps(system.tiers[tier], write), system.tiers[tier].name))
     return min(rates, key=lambda rate: rate[0])
 
@@ -290,6 +296,11 @@ def _data_mbps(system: System, initiator: int, hop: Hop, write: bool) -> int:
 
 
 def idle_latency_ps(system: System, initiator: int, tier: int, write: bool = False) -> int:
-    """Hops of one request to a tier and back on an idle machine, transfers not counted [ps]."""
+    """Hops of one request to a tier and back on an idle machine, transfers not counted [ps].
+
+    Reads miss the cache; writes end in it.
+    """
+    if write and system.cached(initiator, tier):
+        return system.cache.latency_ps
     hops = system.routes[initiator][tier]
     return system.tiers[tier].latency_ps[write] + 2 * sum(hop.latency_ps for hop in hops)

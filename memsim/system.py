@@ -187,6 +187,10 @@ class System:
     routes: tuple[tuple[tuple[Hop, ...], ...], ...]
     inputs: tuple[Input, ...] = ()
 
+    def cached(self, initiator: int, tier: int) -> bool:
+        """Whether the last-level cache stands in front of a tier: the first initiator has no link to it."""
+        return initiator == 0 and not self.routes[0][tier]
+
     def tier_index(self, name: str) -> int:
         """Index of the tier called `name`; KeyError if there is none."""
         for index, tier in enumerate(self.tiers):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from machine_samples import SMALL, changed, profile, toml
+from machine_samples import LEVELS, SMALL, changed, profile, toml
 
 from hwprofiles import machine_names
 from memsim.errors import ProfileError
@@ -45,7 +45,34 @@ def test_a_plain_machine_has_no_findings(tmp_path):
         ('"1000 GB"', '"2050049 B"', None, ""),
         ("4 USD", "11 USD", None, ""),  # prices do rise down the tiers
         ('"4 TB/s"', '"23 TB/s"', "tier.hbm.bandwidth", "23.0 TB/s a device; the HBM4 of an NVIDIA"),
-        ('"4 TB/s"', '"22 TB/s"', None, ""),
+        ('"4 TB/s"', '"22 TB/s"', "cache.l2.bandwidth", "10.0 TB/s of hits; 'hbm' behind it gives 19.8 TB/s"),
+        ('"4 TB/s"', '"11 TB/s"', None, ""),
+        ("50 MB", "269 MB", "cache.l2.capacity", "269 MB; the Infinity Cache of an AMD Instinct MI300X, the"),
+        ("50 MB", "268 MB", None, ""),
+        ("100 GB", "50 MB", "cache.l2.capacity", "it holds all of 'hbm', which has 50.0 MB"),
+        ('= "200 ns"', '= "300 ns"', "cache.l2.latency", "a hit takes 300 ns; a miss, in 'hbm', 300 ns"),
+        ('= "200 ns"', '= "299 ns"', None, ""),
+        (
+            '"32 B"\n',
+            '"32 B"\nturnaround = "72.82 ns"\n',
+            "tier.hbm.turnaround",
+            "72.8 ns; 4,096 B of a channel of",
+        ),
+        ('"32 B"\n', '"32 B"\nturnaround = "72.81 ns"\n', None, ""),
+        ("setup =", 'port = "1 GB/s"\nsetup =', None, ""),  # of the copy engine, whose rate it is
+        (
+            '"128 B"\n',
+            '"128 B"\nport = "218 GB/s"\n',
+            "initiator.gpu.port",
+            "218 GB/s; 65.5 kB outstanding over 300 ns",
+        ),
+        ('"128 B"\n', '"128 B"\nport = "219 GB/s"\nport_write = "36 GB/s"\n', None, ""),
+        (
+            '"128 B"\n',
+            '"128 B"\nport_write = "35 GB/s"\n',
+            "initiator.gpu.port_write",
+            "3.50 TB/s in all units; 'hbm'",
+        ),
         ('"200 GB/s"', '"20 TB/s"', "tier.host.bandwidth", "20.0 TB/s a device; a server with two AMD EPYC"),
         ("0.8\n", '0.8\nwrite_bandwidth = "4 TB/s"\n', "tier.host.write_bandwidth", "4.00 TB/s a device; a"),
         ('"64 KiB"', '"1 KiB"', "initiator.gpu.unit_outstanding", "102 kB in all units; 1.08 MB are needed"),
@@ -59,6 +86,37 @@ def test_what_is_doubtful_is_a_warning(tmp_path, old, new, where, words):
     assert {warning[0] for warning in warnings} == {"warning"}
     (message,) = [message for _, place, message in warnings if place == where]
     assert words in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "words"),
+    [
+        ("4 GiB", "4 GiB", None, ""),
+        ("4 GiB", "932 GiB", "far.reach", "932 GiB: it covers all of 'host', so nothing misses it"),
+        ("4 GiB", "931 GiB", None, ""),
+        ('"400 ns"', '"299 ns"', "far.latency", "299 ns; 'near', which reaches less, takes 300 ns"),
+        ("4 GiB", "255 MiB", "near.latency", "300 ns; 'far', which reaches less, takes 400 ns"),
+        (
+            "= 40000000",
+            "= 110000001",
+            "far.rate",
+            "110000001 walks a second; 'near', whose misses it gets, has",
+        ),
+        (
+            '"300 ns"\nrate',
+            '"9 ns"\nrate',
+            "near.latency",
+            "9 ns: nothing of this kind takes less than 10.0 ns",
+        ),
+    ],
+)
+def test_levels_of_translation_grow(tmp_path, old, new, where, words):
+    text = SMALL + changed(LEVELS, (old, new))
+    warnings = {place: message for _, place, message in found(tmp_path, text=text)}
+    if where is None:
+        assert warnings == {}
+    else:
+        assert words in warnings[f"tier.host.translation.{where}"]
 
 
 @pytest.mark.parametrize(

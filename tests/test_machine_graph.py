@@ -106,10 +106,16 @@ def test_nothing_overlaps_and_nothing_is_cut_off(drawn):
 def test_numbers_are_those_of_the_file():
     words = Picture(svg(load_machine("h200-cxl"))).words
     assert "hbm: 141 GB" in words
-    assert "4.42 TB/s of 4.80 TB/s, 345 ns" in words
+    assert "4.52 TB/s of 4.80 TB/s, 337 ns" in words
     assert "gpu: 132 units" in words
     assert "64 KiB in flight a unit" in words
     assert "fp8 1979 TFLOP/s" in words
+    assert "a unit 253 GB/s in, 63 GB/s out" in words
+    assert "writes 6.5 TB/s" in words
+    assert "2 copies of what is read" in words
+    assert "turns round in 4.5 ns" in words
+    beyond = ["beyond 256 MiB: 0.30 us more", "beyond 2 GiB: 0.40 us more"]
+    assert [word for word in words if word.startswith("beyond")] == beyond
     assert "set-up 2.1 us" in words
     assert "30.2 GB/s of 32.0 GB/s each way" in words
     assert "out 59.4 GB/s of 63.0 GB/s" in words
@@ -123,6 +129,8 @@ def test_what_only_some_machines_have_is_shown():
     words = Picture(svg(load_machine("h200-nvme", ["tier.nvme.devices=4"]))).words
     assert "nvme: 4 x 7680 GB" in words
     assert "4 x 3.3 M reads/s" in words
+    one_way = Picture(svg(load_machine("h200", ["initiator.copy.port_write=5 GB/s"]))).words
+    assert "a unit 5 GB/s out" in one_way
     assert "switch, 100 ns" in Picture(svg(load_machine("8xh200"))).words
     shared = Picture(
         svg(load_machine("h200-host", ["link.pcie.duplex=shared", "link.pcie.efficiency_out=0.9486"]))

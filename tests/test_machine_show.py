@@ -6,7 +6,7 @@ import json
 from io import StringIO
 
 import pytest
-from machine_samples import SMALL, changed, profile, toml
+from machine_samples import LEVELS, SMALL, changed, profile, toml
 from rich.console import Console
 
 from hwprofiles import machine_names
@@ -139,6 +139,10 @@ def test_what_only_one_machine_has_is_a_difference():
         ("h200-nvme", "tier.nvme.devices=4", "tier.nvme.devices 1 (default) 4 4", "1"),
         ("h200-host", "tier.host.devices=2", "tier.host.devices 1 (default) 2 2", "1"),
         ("h200", "tier.hbm.write_bandwidth=2.4 TB/s", "4.8 TB/s (default) 2.4 TB/s 0.5", "4.8 TB/s"),
+        ("h200", "initiator.copy.port=5 GB/s", "initiator.copy.port no limit (default) 5 GB/s", "no limit"),
+        ("h200", "initiator.copy.port_write=5 GB/s", "no limit (default) 5 GB/s", "no limit"),
+        ("cxl3-pool", "tier.pool.turnaround=5 ns", "tier.pool.turnaround 0 s (default) 5 ns", "0 s"),
+        ("cxl3-pool", "tier.pool.write_buffer=5 KiB", "write_buffer 0 B (default) 5 KiB", "0 B"),
         ("h200", "initiator.gpu.setup=1 us", "initiator.gpu.setup 0 s (default) 1 us", "0 s"),
         ("rdma-pool", "link.rdma.tags=5", "link.rdma.tags no limit (default) 5", "no limit"),
         ("rdma-pool", "link.rdma.header=8 B", "link.rdma.header 0 B (default) 8 B", "0 B"),
@@ -153,6 +157,37 @@ def test_a_key_that_was_left_out_shows_its_default(name, override, row, default)
     assert lines[-1].endswith(row)
 
 
+def test_keys_of_a_cache_and_levels_of_translation_are_compared(tmp_path):
+    def rows(first, second):
+        lines = printed(table_of_differences(first, second), 120).splitlines()[2:]
+        return [" ".join(line.split()) for line in lines]
+
+    plain = profile(tmp_path, SMALL)
+    keys = '"200 ns"\nwrite_bandwidth = "5 TB/s"\ncopies = 2\nsoft = 0.25\n'
+    cache = profile(tmp_path, changed(SMALL, ('"200 ns"\n', keys)))
+    assert rows(plain, cache) == [
+        "cache.l2.write_bandwidth 10 TB/s (default) 5 TB/s 0.5",
+        "cache.l2.copies 1 (default) 2 2",
+        "cache.l2.soft 0 (default) 0.25",
+    ]
+    levels = profile(tmp_path, SMALL + LEVELS)
+    assert rows(plain, levels)[0] == "tier.host.translation.far.reach - 4.294967296 GB"
+    longer = profile(tmp_path, SMALL + changed(LEVELS, ("4 GiB", "8 GiB")))
+    assert rows(levels, longer) == ["tier.host.translation.far.reach 4.294967296 GB 8.589934592 GB 2"]
+
+
+def test_a_sheet_has_a_heading_for_each_level_of_translation(tmp_path):
+    text = printed(sheet(profile(tmp_path, SMALL + LEVELS)))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    at = lines.index("tier.host.translation.far")
+    assert lines[at + 1 : at + 5] == [
+        "reach 4.294967296 GB assumed a test",
+        "page 2 MiB assumed a test",
+        "latency 400 ns assumed a test",
+        "rate 40000000 assumed a test",
+    ]
+
+
 @pytest.mark.parametrize(
     "override", ["tier.nvme.devices=1", "initiator.gpu.attach=gpu", "tier.host.write_latency=0.111 us"]
 )
@@ -163,7 +198,7 @@ def test_a_default_that_is_written_out_is_no_difference(override):
 @pytest.mark.parametrize(
     ("name", "override", "row"),
     [
-        ("hbf", [], "hbf local 861 GB/s gpu bytes in flight 86.1 GB/s gpu bytes in flight 10.0 us"),
+        ("hbf", [], "hbf local 861 GB/s gpu bytes in flight 288 GB/s hbf 10.0 us"),
         (
             "h200-host",
             ["link.pcie.bandwidth=128 GB/s"],

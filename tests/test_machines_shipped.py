@@ -11,7 +11,7 @@ from hwprofiles import machine_names, machine_path
 from memsim.lint import lint
 from memsim.profile import load_machine
 from memsim.route import build_system, idle_latency_ps, path_bandwidth
-from memsim.system import System
+from memsim.system import System, Walk
 
 TIERS = {
     "8xb300": "hbm host peer",
@@ -68,7 +68,7 @@ def test_every_number_says_where_it_comes_from(name):
 
 @pytest.mark.parametrize("name", machine_names())
 def test_what_was_measured_on_another_part_is_extrapolated(name):
-    """Sources of measured numbers begin with the part, and a machine may only have those of its own."""
+    """Sources of what was measured or calibrated begin with the part; a machine has only those of its own."""
     part = {"8xh200": "H200", "rdma-pool": "H200", "gh200": "GH200", "mi300x": "MI300X"}.get(
         name, name[:4].upper()
     )
@@ -85,7 +85,7 @@ def test_what_was_measured_on_another_part_is_extrapolated(name):
         "51.2",
     )
     for number in built(name).inputs:
-        assert number.provenance != "measured" or number.source.startswith(own), number
+        assert number.provenance not in ("measured", "calibrated") or number.source.startswith(own), number
 
 
 @pytest.mark.parametrize("name", machine_names())
@@ -151,6 +151,8 @@ def test_hbm_is_what_the_datasheet_says(name, capacity_gb, peak_gb_s):
         ("h200-peer", "copy", "peer", False, 396.4, "nvlink"),
         ("8xh200", "copy", "peer", True, 396.4, "nvlink"),
         ("h200-nvme", "copy", "nvme", False, 13.51, "nvme"),
+        ("h200", "gpu", "hbm", False, 4518, "hbm"),
+        ("h200", "gpu", "hbm", True, 4256, "hbm"),
         ("gh200", "gpu", "hbm", False, 3782, "hbm"),
         ("gh200", "gpu", "hbm", True, 3942, "hbm"),
         ("gh200", "gpu", "host", False, 420, "c2c"),
@@ -171,7 +173,7 @@ def test_a_path_sustains_what_was_measured_or_is_said(name, initiator, tier, wri
 @pytest.mark.parametrize(
     ("name", "tier", "ns"),
     [
-        ("h200", "hbm", 345), ("h200-host", "host", 1201), ("gh200", "host", 818), ("gh200", "hbm", 345),
+        ("h200", "hbm", 337), ("h200-host", "host", 1201), ("gh200", "host", 818), ("gh200", "hbm", 345),
         ("h200-peer", "peer", 1025), ("8xh200", "peer", 1225), ("cxl3-pool", "pool", 697),
         ("h200-cxl", "cxl", 1327), ("h200-nvme", "nvme", 61_090),
     ],
@@ -211,6 +213,30 @@ def test_a_drive_has_its_operations_a_second():
     nvme = built("h200-nvme").tiers[2]
     for occupancy_ps, iops in zip(nvme.occupancy_ps, (3_300_000, 400_000), strict=True):
         assert nvme.channels * 10**12 / occupancy_ps == pytest.approx(iops, rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "mixed_gb_s"), [("h200", 3675), ("gh200", 3178), ("mi300x", 3975)])
+def test_a_channel_that_turns_round_at_every_other_piece_loses_what_was_measured(name, mixed_gb_s):
+    """Reads and writes at random, one to one, in the order of their arrival."""
+    hbm = built(name).tiers[0]
+    alone_ps = sum(hbm.interleave_bytes * 10**6 / mbps for mbps in hbm.channel_mbps) / 2
+    found = hbm.channels * hbm.interleave_bytes * 1000 / (alone_ps + hbm.turnaround_ps / 2)
+    assert found == pytest.approx(mixed_gb_s, rel=0.01)
+
+
+def test_walks_to_host_memory_take_what_was_measured():
+    """A load out of 4 and of 32 GiB; 64 K rows out of 1 GiB and of 32 GiB, bound by the walkers."""
+    system = built("h200-host")
+    near, far = system.tiers[1].translation
+
+    def missing(walk: Walk, span: int) -> float:
+        return 1 - walk.reach_bytes / span
+
+    for gib, ns in ((4, 1700), (32, 1875)):
+        walks = (missing(near, gib << 30) * near.latency_ps, missing(far, gib << 30) * far.latency_ps)
+        assert (idle_latency_ps(system, 0, 1) + sum(walks)) / 1000 == pytest.approx(ns, rel=0.02)
+    assert 65_536 * missing(near, 1 << 30) * near.occupancy_ps / 1e9 == pytest.approx(0.594, rel=0.02)
+    assert 65_536 * missing(far, 32 << 30) * far.occupancy_ps / 1e9 == pytest.approx(1.84, rel=0.02)
 
 
 def test_both_directions_of_c2c_take_turns():

@@ -42,7 +42,12 @@ def test_a_number_is_set_and_says_so():
         ('tier.host.tail=[[0.01, "30 us"]]', lambda s: s.tiers[1].tail == ((10_000, 30_000_000),)),
         ('cost."2024".host=7 USD/GB', lambda s: s.tiers[1].cost[0] == ("2024", 7_000_000)),
         (" link . 'pcie'.latency = 3 us", lambda s: s.links[0].latency_ps == 3_000_000),
-        ("initiator.gpu.port=250 GB/s", lambda s: s.initiators[0].port_mbps == (250_000, 250_000)),
+        ("initiator.gpu.port=250 GB/s", lambda s: s.initiators[0].port_mbps == (250_000, 63_000)),
+        ("initiator.copy.port=250 GB/s", lambda s: s.initiators[1].port_mbps == (250_000, 250_000)),
+        (
+            "tier.host.translation.far.rate=5000",
+            lambda s: s.tiers[1].translation[1].occupancy_ps == 2 * 10**8,
+        ),
         ("cache.l2.copies=3", lambda s: s.cache.copies == 3),
         ("cache.l2.soft=5%", lambda s: s.cache.soft_ppm == 50_000),
         ("tier.host.turnaround=7 ns", lambda s: s.tiers[1].turnaround_ps == 7_000),
