@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from memsim.fast import localize, replay_segment
+from memsim.fast import localize, no_channels, replay_segment
 from memsim.fast_pack import pack_hardware
 from memsim.fast_state import END_PS, READY_PS
 from memsim.options import ReplayOptions
@@ -91,7 +91,7 @@ def reduces_one_by_one(kernel: Kernel, accesses: Accesses) -> bool:
 
 def _kernel_times_ps(variant: Variant, memory: Memory, options: ReplayOptions) -> np.ndarray:
     hardware = pack_hardware(variant.system, options)
-    times = replay_segment(hardware, variant.program, memory, variant.system).kernels
+    times = replay_segment(hardware, variant.program, memory, variant.system, no_channels()).kernels
     took_ps: np.ndarray = times[:, END_PS] - times[:, READY_PS]
     return took_ps
 
@@ -139,7 +139,7 @@ def _tier_variants(system: System) -> Iterator[tuple[str, System]]:
         for resource, one in better.items():
             tiers = (*system.tiers[:number], one, *system.tiers[number + 1 :])
             yield f"{tier.name} {resource}", replace(system, tiers=tiers)
-    cache = replace(system.cache, mbps=system.cache.mbps * TENFOLD)
+    cache = replace(system.cache, mbps=_tenfold(system.cache.mbps))
     yield f"{system.cache.name} bandwidth", replace(system, cache=cache)
 
 

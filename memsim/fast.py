@@ -16,7 +16,8 @@ from memsim import fast_loop
 from memsim.errors import MemsimError
 from memsim.fast_pack import pack_hardware, pack_work
 from memsim.fast_state import (  # fmt: skip
-    DIGEST, END_PS, ISSUED, MOVED, QUANTUM_BYTES, READY_PS, REQUESTS, START_PS, Counts, Hardware, fresh_state,
+    DIGEST, END_PS, ISSUED, MOVED, QUANTUM_BYTES, READY_PS, REQUESTS, REST, SERVER_AT, START_PS, TIERS,
+    WHOLE_PS, Counts, Hardware, State, fresh_state,
 )
 from memsim.jit import is_compiled, mark_compiled
 from memsim.limits import check_times
@@ -51,6 +52,7 @@ def run(
     hardware = pack_hardware(system, options)
     total = empty_outcome(trace.kernel_count, len(trace.regions), len(system.tiers), len(system.links))
     memo: Memo = OrderedDict()
+    busy = no_channels()
     begin_ps, done = 0, 0
     for segment in split(trace.kernels()):
         program = build_program(
@@ -59,7 +61,8 @@ def run(
         )  # fmt: skip
         check_times(program, memory, system, options.quantum_bytes, begin_ps)
         regions, program, local = localize(program, memory)
-        counts = _replay_once(hardware, program, local, system, memo)
+        counts = _replay_once(hardware, program, local, system, busy, memo)
+        busy = counts.busy
         add_segment(total, counts, done, regions, begin_ps)
         total.initiator[done : done + len(segment.launches)] = program.initiator
         done += len(segment.launches)
@@ -71,12 +74,12 @@ def run(
 
 
 def _replay_once(
-    hardware: Hardware, program: Program, memory: Memory, system: System, memo: Memo
+    hardware: Hardware, program: Program, memory: Memory, system: System, busy: np.ndarray, memo: Memo
 ) -> Counts:
-    key = _fingerprint(program, memory)
+    key = _fingerprint(program, memory, busy)
     counts = memo.get(key)
     if counts is None:
-        counts = replay_segment(hardware, program, memory, system)
+        counts = replay_segment(hardware, program, memory, system, busy)
         memo[key] = counts
         if len(memo) > _MEMO_SEGMENTS:
             memo.popitem(last=False)
@@ -85,10 +88,15 @@ def _replay_once(
     return counts
 
 
-def _fingerprint(program: Program, memory: Memory) -> bytes:
-    """Equal for segments that replay alike: same kernels, ops, layouts and placement."""
+def no_channels() -> np.ndarray:
+    """Counts.busy of an idle machine."""
+    return np.zeros((0, 5), np.int64)
+
+
+def _fingerprint(program: Program, memory: Memory, busy: np.ndarray) -> bytes:
+    """Equal for segments that replay alike: same kernels, ops, layouts, placement and busy channels."""
     digest = hashlib.blake2b(digest_size=16)
-    for array in (*program[:-1], *program.ops, *memory):
+    for array in (*program[:-1], *program.ops, *memory, busy):
         digest.update(len(array).to_bytes(8, "little"))
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.digest()
@@ -127,8 +135,10 @@ def _pick(offsets: np.ndarray, owners: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return items.astype(np.int64), np.concatenate([np.zeros(1, np.int64), ends]).astype(np.int64)
 
 
-def replay_segment(hardware: Hardware, program: Program, memory: Memory, system: System) -> Counts:
-    """Replay one segment from time 0 on an idle machine."""
+def replay_segment(
+    hardware: Hardware, program: Program, memory: Memory, system: System, busy: np.ndarray
+) -> Counts:
+    """Replay one segment from time 0 on a machine that is idle but for channels that still write."""
     slots, most = most_alive(program, system)
     work = pack_work(program, system)
     shift = bucket_shift(system, int(hardware.sizes[QUANTUM_BYTES]), program, memory)
@@ -136,17 +146,27 @@ def replay_segment(hardware: Hardware, program: Program, memory: Memory, system:
     while requests <= _MOST_REQUESTS:
         counts = empty_counts(len(program.launch_ps), len(memory.regions) - 1, system)
         state = fresh_state(hardware, work, slots, most, requests, shift)
+        state.servers[busy[:, 0]] = busy[:, 1:]
         status = fast_loop.PAUSED
         while status == fast_loop.PAUSED:  # here Ctrl-C is heard
             status = fast_loop.run(hardware, work, memory, state, counts)
         if status == fast_loop.DONE:
-            return counts
+            return counts._replace(busy=_still_busy(hardware, state, int(counts.kernels[:, END_PS].max())))
         if status == fast_loop.STUCK:
             raise MemsimError("the replay ran out of events before its kernels ended: a fault of memsim")
         requests *= 2
     raise MemsimError(
         f"more than {_MOST_REQUESTS} requests in flight; raise --quantum or record fewer tiles in flight"
     )
+
+
+def _still_busy(hardware: Hardware, state: State, end_ps: int) -> np.ndarray:
+    """Counts.busy: writes that were accepted may be served after the kernels have ended."""
+    channels = state.servers[: hardware.tiers[hardware.sizes[TIERS] - 1, SERVER_AT]]
+    numbers = np.flatnonzero(channels[:, WHOLE_PS] + (channels[:, REST] > 0) > end_ps)
+    busy = np.column_stack([numbers, channels[numbers]])
+    busy[:, 1 + WHOLE_PS] -= end_ps
+    return busy
 
 
 def empty_counts(kernels: int, regions: int, system: System) -> Counts:
@@ -161,6 +181,7 @@ def empty_counts(kernels: int, regions: int, system: System) -> Counts:
         wire_bytes=np.zeros((links, 2), np.int64),
         waiting_ps=np.zeros(places + links + 1, np.int64),
         latency=np.zeros((len(system.tiers) + 1, LATENCY_BUCKETS), np.int64),
+        busy=no_channels(),
     )
 
 

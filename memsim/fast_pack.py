@@ -15,6 +15,8 @@ import numpy as np
 from memsim.fast_state import HOP_COLUMNS, NONE, TIER_COLUMNS, Hardware, Work
 from memsim.options import ReplayOptions
 from memsim.program import Program
+from memsim.result import WRITE
+from memsim.rules import buffered_ps, channel_steps
 from memsim.system import Cache, Hop, System, Tier
 
 _NO_LIMIT = 1 << 60
@@ -45,6 +47,7 @@ def pack_hardware(system: System, options: ReplayOptions) -> Hardware:
         hops=np.array(hops, np.int64).reshape(-1, HOP_COLUMNS),
         curves=np.array([point for curve in curves for point in curve], np.int64).reshape(-1, 2),
         pools=_pools(system),
+        steps=np.array([channel_steps(channels) for channels in (*(t.channels for t in system.tiers), 1)]),
     )
 
 
@@ -88,19 +91,17 @@ def _tier(tier: Tier, server: int, queue: int, tail_at: int, tail_end: int) -> l
     ]
     return [
         server, tier.channels, tier.interleave_bytes, tier.unit_bytes, queue, tail_at, tail_end,
+        tier.turnaround_ps, int(buffered_ps(tier.write_buffer_bytes, tier.channel_mbps[WRITE])),
         *tier.channel_mbps, *tier.latency_ps, *tier.occupancy_ps,
         pieces[0][0], pieces[1][0], pieces[0][1], pieces[1][1],
     ]  # fmt: skip
 
 
 def _cache(cache: Cache, server: int) -> list[int]:
-    rates, latencies = [cache.mbps] * 2, [cache.latency_ps] * 2
-    return [server, 1, _WHOLE, 1, NONE, 0, 0, *rates, *latencies, *[0] * 6]
+    return [server, 1, _WHOLE, 1, NONE, 0, 0, 0, 0, *cache.mbps, *[cache.latency_ps] * 2, *[0] * 6]
 
 
-def _hop(
-    system: System, initiator: int, hop: Hop, curve_at: Sequence[int], commanded: bool
-) -> list[int]:
+def _hop(system: System, initiator: int, hop: Hop, curve_at: Sequence[int], commanded: bool) -> list[int]:
     """A row of Hardware.hops; the way to a device that takes commands needs no tags."""
     link = system.links[hop.link]
     units = sum(runner.units for runner in system.initiators)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from memsim.fast_pool import pay
 from memsim.fast_queue import schedule
 from memsim.fast_state import (  # fmt: skip
-    BLOCK_AT, CHANNELS, DIGEST, DRAWN, HEADER, HOP_MBPS, HOP_PS, HOP_SERVER, INTERLEAVE, KERNEL, LATENCY_PS,
-    LINK, MBPS, NONE, OCCUPANCY_PS, OUTWARD, PACKET, PIECE_PS, PIECE_REST, POINTS_AT, POINTS_END, POOL,
-    QUEUE, RATE, REST, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PARTS, R_POOL, R_ROUTE,
-    R_SLOT, R_TRANSFER, R_STEP, R_TIER, R_WRITE, SEED, SERVER_AT, SETTLED, START_PS, TAIL_AT, TAIL_END, TIERS,
-    UNIT, WHOLE_PS,
+    BLOCK_AT, BUFFERED_PS, CHANNELS, DIGEST, DRAWN, HEADER, HOP_MBPS, HOP_PS, HOP_SERVER, INTERLEAVE, KERNEL,
+    LATENCY_PS, LINK, MBPS, NONE, OCCUPANCY_PS, OUTWARD, PACKET, PIECE_PS, PIECE_REST, POINTS_AT, POINTS_END,
+    POOL, QUEUE, RATE, REST, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PARTS, R_POOL,
+    R_ROUTE, R_SLOT, R_TRANSFER, R_STEP, R_TIER, R_WRITE, SEED, SERVER_AT, SETTLED, START_PS, TAIL_AT,
+    TAIL_END, TIERS, TURNAROUND_PS, UNIT, WAY, WHOLE_PS,
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
     added, digest_term, latency_bucket, operation_bytes, packets, piece_bytes, piece_service_ps, pieces_of,
-    rounded_bytes, service_ps, stretched, stripe_rotation, tail_ps, transfer_share,
+    rounded_bytes, service_ps, stretched, stripe_order, tail_ps, transfer_share,
 )
 
 WAITS = 0  # instead of when its next event is due: a request stands in line
@@ -44,43 +44,83 @@ def book(servers, i, now_ps, service, rate):
 
 
 @inner
-def serve(hw, st, out, request, now_ps):
-    """Book a request's pieces at its tier or the cache; returns when it has been served.
+def book_piece(servers, i, now_ps, service, rate, write, turnaround_ps):
+    """Give a channel a piece that arrives now, as `book` does; returns (when it ends, what it waited).
 
-    Pieces follow each other over the channels of a stripe, so rules.channel_of need not be asked for each.
+    In a busy period a change between reads and writes takes the turnaround, too.
+    """
+    begin_ps, rest = servers[i, WHOLE_PS], servers[i, REST]
+    end_ps = begin_ps + (rest > 0)
+    waited_ps = 0
+    if now_ps >= end_ps:
+        begin_ps, rest = now_ps, 0
+    else:
+        waited_ps = end_ps - now_ps
+        if servers[i, RATE] != rate:
+            begin_ps, rest = end_ps, 0
+        if servers[i, WAY] != write:
+            begin_ps += turnaround_ps
+    rest += service[1]
+    carry = int(rest >= rate)
+    rest -= carry * rate
+    begin_ps += service[0] + carry
+    servers[i, WHOLE_PS] = begin_ps
+    servers[i, REST] = rest
+    servers[i, RATE] = rate
+    servers[i, WAY] = write
+    return begin_ps + (rest > 0), waited_ps
+
+
+@inner
+def book_pieces(hw, st, out, tier, write, request, now_ps):
+    """Book the pieces of a request at a tier or the cache; returns when the last one ends.
+
+    Pieces go round the channels of a stripe, so rules.channel_of need not be asked for each.
     """
     rq = st.requests
-    tier, write = rq[request, R_TIER], rq[request, R_WRITE]
     offset, left = rq[request, R_OFFSET], rq[request, R_BYTES]
     first, channels = hw.tiers[tier, SERVER_AT], hw.tiers[tier, CHANNELS]
     interleave = hw.tiers[tier, INTERLEAVE]
-    mbps = hw.tiers[tier, MBPS + write]
+    mbps, turnaround_ps = hw.tiers[tier, MBPS + write], hw.tiers[tier, TURNAROUND_PS]
     operation = operation_bytes(rq[request, R_TRANSFER], interleave)
     whole_piece = (hw.tiers[tier, PIECE_PS + write], hw.tiers[tier, PIECE_REST + write])
     lane = offset // interleave
     stripe = lane // channels
-    in_stripe = channels - (lane - stripe * channels)  # pieces left before the next stripe
-    channel = stripe_rotation(stripe, channels) - in_stripe
-    channel += channels if channel < 0 else 0
+    place = lane - stripe * channels
+    channel, step = stripe_order(hw.steps, tier, stripe, channels)
+    channel = (channel + place * step) % channels
     end_ps = now_ps
     waiting_ps = 0
     while left > 0:
-        if in_stripe == 0:
+        if place == channels:
             stripe += 1
-            channel = stripe_rotation(stripe, channels)
-            in_stripe = channels
+            place = 0
+            channel, step = stripe_order(hw.steps, tier, stripe, channels)
         nbytes = piece_bytes(offset, left, interleave)
         service = whole_piece
         if nbytes < interleave:
             moved = rounded_bytes(offset, nbytes, hw.tiers[tier, UNIT])
             service = piece_service_ps(moved, mbps, hw.tiers[tier, OCCUPANCY_PS + write], operation)
-        waiting_ps = added(waiting_ps, max(0, free_ps(st.servers, first + channel) - now_ps))
-        end_ps = max(end_ps, book(st.servers, first + channel, now_ps, service, mbps))
-        channel = channel + 1 if channel + 1 < channels else 0
-        in_stripe -= 1
+        ended_ps, waited_ps = book_piece(
+            st.servers, first + channel, now_ps, service, mbps, write, turnaround_ps
+        )
+        end_ps = max(end_ps, ended_ps)
+        waiting_ps = added(waiting_ps, waited_ps)
+        channel = channel + step if channel + step < channels else channel + step - channels
+        place += 1
         offset += nbytes
         left -= nbytes
     out.waiting_ps[tier] = added(out.waiting_ps[tier], waiting_ps)
+    return end_ps
+
+
+@inner
+def serve(hw, st, out, request, now_ps):
+    """Book a request at its tier or the cache; returns when it has been served, or a write accepted."""
+    tier, write = st.requests[request, R_TIER], st.requests[request, R_WRITE]
+    end_ps = book_pieces(hw, st, out, tier, write, request, now_ps)
+    if write:
+        end_ps = max(now_ps, end_ps - hw.tiers[tier, BUFFERED_PS])
     return end_ps + hw.tiers[tier, LATENCY_PS + write]
 
 

@@ -23,9 +23,9 @@ UNITS, QUANTUM_BYTES, TIERS, LINKS, SEED = range(5)  # TIERS counts the cache, w
 # Hardware.tiers. QUEUE is a pool or NONE; the tail is a range of Hardware.curves. The columns after it are
 # pairs, + 0 for reads and + 1 for writes: rate of a channel, latency, occupancy, and the service of a whole
 # piece (rules.piece_service_ps of INTERLEAVE), to save the division
-SERVER_AT, CHANNELS, INTERLEAVE, UNIT, QUEUE, TAIL_AT, TAIL_END = range(7)
-MBPS, LATENCY_PS, OCCUPANCY_PS, PIECE_PS, PIECE_REST = range(7, 17, 2)
-TIER_COLUMNS = 17
+SERVER_AT, CHANNELS, INTERLEAVE, UNIT, QUEUE, TAIL_AT, TAIL_END, TURNAROUND_PS, BUFFERED_PS = range(9)
+MBPS, LATENCY_PS, OCCUPANCY_PS, PIECE_PS, PIECE_REST = range(9, 19, 2)
+TIER_COLUMNS = 19
 # Hardware.hops: a link as one initiator's route to one tier crosses it. PACKET is the data of a packet, POOL
 # the tags of reads (+ 1: the credits of writes), OUTWARD the direction of the link (see system.Link) that
 # leads away from the initiator; POINTS_AT and POINTS_END a range of Hardware.curves; HOP_SERVER and
@@ -43,8 +43,9 @@ HOP_COLUMNS = 12
 READY_PS, START_PS, END_PS, REQUESTS, DIGEST = range(5)
 # Counts.ledger: + 0 for reads, + 1 for writes
 ISSUED, MOVED = 0, 2
-# State.servers: the last service of a server ends at WHOLE + REST / RATE
-WHOLE_PS, REST, RATE = range(3)
+# State.servers: the last service of a server ends at WHOLE + REST / RATE; of a channel WAY says whether it
+# was a write
+WHOLE_PS, REST, RATE, WAY = range(4)
 # State.pools: free credits, all of them, the queue of slots (of a unit) or requests, and where in
 # Counts.waiting_ps the time in it is counted
 FREE, SIZE, HEAD, TAIL, PLACE = range(5)
@@ -101,12 +102,13 @@ class Hardware(NamedTuple):
     """The machine.
 
     sizes   int64[5]
-    tiers   int64[T + 2, 17]  the cache last, one row more to end the lists
+    tiers   int64[T + 2, 19]  the cache last, one row more to end the lists
     routes  int64[I * (T + 1) + 1]  first hop of the route of each initiator to each tier
     largest int64[I * (T + 1), 2]   largest request of each route, a read and a write [bytes]
     hops    int64[m, 12]      hops of all routes, the initiator's first
     curves  int64[n, 2]       efficiency of links by size, and tails of tiers (see rules)
     pools   int64[P, 5]       every pool when it is full
+    steps   int64[T + 1, CHANNEL_STEPS]   see rules.stripe_order
     """
 
     sizes: np.ndarray
@@ -116,6 +118,7 @@ class Hardware(NamedTuple):
     hops: np.ndarray
     curves: np.ndarray
     pools: np.ndarray
+    steps: np.ndarray
 
 
 class Work(NamedTuple):
@@ -131,7 +134,8 @@ class Work(NamedTuple):
 class Counts(NamedTuple):
     """What is counted (see result.Outcome): kernels int64[K, 5], kernel_moved [K, places, 2], ledger
     [R, T + 1, 4], wire_bytes [L, 2], waiting_ps [places + L + 1] (places, then pools of links, then units),
-    latency."""
+    latency; busy [n, 5]: channels that still serve accepted writes when all kernels have ended, their numbers
+    and rows of State.servers, from that end on."""
 
     kernels: np.ndarray
     kernel_moved: np.ndarray
@@ -139,6 +143,7 @@ class Counts(NamedTuple):
     wire_bytes: np.ndarray
     waiting_ps: np.ndarray
     latency: np.ndarray
+    busy: np.ndarray
 
 
 class State(NamedTuple):
@@ -160,9 +165,7 @@ class State(NamedTuple):
     sizes: np.ndarray
 
 
-def fresh_state(
-    hardware: Hardware, work: Work, slots: int, most: int, requests: int, shift: int
-) -> State:
+def fresh_state(hardware: Hardware, work: Work, slots: int, most: int, requests: int, shift: int) -> State:
     """Fresh tables for a segment: nothing lives, everything is free.
 
     slots     blocks that can live at once;  most  tiles that one of them can have outstanding
@@ -170,7 +173,7 @@ def fresh_state(
     """
     units, links = hardware.sizes[UNITS], hardware.sizes[LINKS]
     kernels = len(work.kernels) - 1
-    servers = np.zeros((hardware.tiers[hardware.sizes[TIERS], SERVER_AT] + 2 * links + units, 3), np.int64)
+    servers = np.zeros((hardware.tiers[hardware.sizes[TIERS], SERVER_AT] + 2 * links + units, 4), np.int64)
     servers[:, RATE] = 1
     progress = np.empty((kernels, 2), np.int64)
     progress[:, LEFT] = work.kernels[1:, BLOCK_AT] - work.kernels[:-1, BLOCK_AT]

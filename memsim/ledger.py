@@ -13,6 +13,7 @@ import numpy as np
 
 from memsim.errors import MemsimError
 from memsim.result import READ, WRITE, Outcome
+from memsim.rules import buffered_ps
 from memsim.system import System
 
 
@@ -78,16 +79,18 @@ def _check_links(outcome: Outcome, system: System) -> None:
 def _check_rates(outcome: Outcome, system: System) -> None:
     """No tier and no direction of a link is busy for longer than the replay; both of a shared link together.
 
-    A tier's operations fit in too: none moves more than an interleave block.
+    A tier's operations fit in too: none moves more than an interleave block. What is in write buffers at the
+    end may be served after it.
     """
     total_ps = int(outcome.end_ps.max(initial=0))
     moved = outcome.kernel_moved.sum(axis=0)
     for number, tier in enumerate(system.tiers):
         channels_mbps = [tier.channels * mbps for mbps in tier.channel_mbps]
-        _check_busy(f"bytes moved by tier {tier.name}", moved[number].tolist(), channels_mbps, total_ps)
+        served_ps = total_ps + int(buffered_ps(tier.write_buffer_bytes, tier.channel_mbps[WRITE]))
+        _check_busy(f"bytes moved by tier {tier.name}", moved[number].tolist(), channels_mbps, served_ps)
         operations = int(moved[number].sum()) // tier.interleave_bytes
-        if operations * min(tier.occupancy_ps) > total_ps * tier.channels:
-            most = total_ps * tier.channels // min(tier.occupancy_ps)
+        if operations * min(tier.occupancy_ps) > served_ps * tier.channels:
+            most = served_ps * tier.channels // min(tier.occupancy_ps)
             raise _broken(f"operations of tier {tier.name}", operations, f"at most {most}")
     for number, link in enumerate(system.links):
         wire, what = outcome.wire_bytes[number].tolist(), f"bytes on the wire of link {link.name}"

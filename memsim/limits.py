@@ -96,7 +96,7 @@ def _rows_together(memory: Memory) -> np.ndarray:
 def _cache_ps(demand: Demand, system: System) -> Floats:
     """Time of ops whose rows are all hits."""
     cache = system.cache
-    return demand.nbytes * 1e6 / cache.mbps + demand.requests * (cache.latency_ps + 1)
+    return demand.nbytes * 1e6 / min(cache.mbps) + demand.requests * (cache.latency_ps + 1)
 
 
 def _tier_ps(demand: Demand, tier: Tier) -> Floats:
@@ -104,7 +104,8 @@ def _tier_ps(demand: Demand, tier: Tier) -> Floats:
     pieces = demand.nbytes / tier.interleave_bytes + 2 * demand.requests
     moved_bytes = demand.nbytes + 2 * pieces * tier.unit_bytes
     tail_ps = max((extra_ps for _, extra_ps in tier.tail), default=0)
-    served_ps = moved_bytes * 1e6 / min(tier.channel_mbps) + pieces * (max(tier.occupancy_ps) + 1)
+    least_ps = max(tier.occupancy_ps) + tier.turnaround_ps + 1
+    served_ps = moved_bytes * 1e6 / min(tier.channel_mbps) + pieces * least_ps
     return served_ps + demand.requests * (max(tier.latency_ps) + tail_ps)
 
 

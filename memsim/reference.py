@@ -16,7 +16,7 @@ from memsim.limits import check_times
 from memsim.options import ReplayOptions
 from memsim.program import UNIT_SHARES, Program, build_program
 from memsim.progress import Progress
-from memsim.reference_parts import Block, Machine, Pool, Request, Tile, count_waiting, direction, pieces
+from memsim.reference_parts import Block, Machine, Pool, Request, Tile, count_waiting, direction
 from memsim.result import Outcome, empty_outcome
 from memsim.rules import Memory
 from memsim.segments import split
@@ -289,11 +289,13 @@ class Replay:
         yield from self.take(queue, places, request)
         rate, occupancy_ps = tier.channel_mbps[request.write], tier.occupancy_ps[request.write]
         operation = int(rules.operation_bytes(request.transfer, tier.interleave_bytes))
-        end_ps = 0
-        for channel, nbytes in pieces(tier, request.offset, request.nbytes):
-            station = self.machine.channels[request.tier][channel]
+        end_ps = self.now_ps
+        for station, nbytes in self.machine.pieces(request.tier, request.offset, request.nbytes):
             least_ps = int(rules.least_ps(nbytes, occupancy_ps, operation))
+            station.turn(self.now_ps, request.write, tier.turnaround_ps)
             end_ps = max(end_ps, station.book(self.now_ps, nbytes, rate, least_ps))
+        if request.write:
+            end_ps = max(self.now_ps, end_ps - int(rules.buffered_ps(tier.write_buffer_bytes, rate)))
         kernel, block = int(self.program.number[request.block.kernel]), self.number_in_kernel(request.block)
         tail_ps = self.machine.tail_ps(request, self.options.seed, kernel, block)
         yield self.at(end_ps - self.now_ps + tier.latency_ps[request.write] + tail_ps, RETURN, *request.key)
@@ -302,7 +304,7 @@ class Replay:
     def hit(self, request: Request) -> int:
         """Book the cache; returns the time until the request is complete."""
         cache = self.system.cache
-        end_ps = self.machine.cache_server.book(self.now_ps, request.nbytes, cache.mbps)
+        end_ps = self.machine.cache_server.book(self.now_ps, request.nbytes, cache.mbps[request.write])
         return end_ps - self.now_ps + cache.latency_ps
 
     def complete(self, request: Request) -> None:

@@ -14,7 +14,7 @@ import simpy
 
 from memsim import rules
 from memsim.result import Outcome
-from memsim.system import Hop, System, Tier
+from memsim.system import Hop, System
 
 NO_LIMIT = 1 << 62  # credits of a pool that has no limit
 
@@ -27,12 +27,19 @@ class Station:
         self.whole_ps = 0  # services in it so far
         self.rest = 0  # and the sum of what their divisions left, in 1 / rate ps
         self.rate = 1
+        self.turned_ps = 0  # to change the direction of the next service
+        self.writes = False  # the direction of the last one
         self.waited_ps = 0  # by all who came while it was busy
 
     @property
     def free_ps(self) -> int:
         """When all work so far is done."""
         return self.begin_ps + self.whole_ps + -(-self.rest // self.rate)
+
+    def turn(self, now_ps: int, write: bool, turnaround_ps: int) -> None:
+        """Say which way the next service goes; a change inside a busy period makes it longer."""
+        changes = write != self.writes and now_ps < self.free_ps
+        self.writes, self.turned_ps = write, turnaround_ps if changes else 0
 
     def book(self, now_ps: int, work: int, rate: int, least_ps: int = 0) -> int:
         """Take work that arrives now, and keeps the station for least_ps at least; returns when it ends."""
@@ -44,7 +51,7 @@ class Station:
         whole_ps, rest = rules.service_ps(work, rate)
         if whole_ps < least_ps:
             whole_ps, rest = least_ps, 0
-        self.whole_ps += int(whole_ps)
+        self.whole_ps += int(whole_ps) + self.turned_ps
         self.rest += int(rest)
         return self.free_ps
 
@@ -149,6 +156,7 @@ class Machine:
         self.cache = len(system.tiers)  # the cache's number among the tiers
         self.cache_server = Station()
         self.channels = [[Station() for _ in range(tier.channels)] for tier in system.tiers]
+        self.steps = np.array([rules.channel_steps(tier.channels) for tier in system.tiers])
         self.queues = [Pool(env, tier.queue_depth or NO_LIMIT) for tier in system.tiers]
         self.tails = [np.array(tier.tail, np.int64).reshape(-1, 2) for tier in system.tiers]
         self.arithmetic = [[Station() for _ in range(i.units)] for i in system.initiators]
@@ -173,6 +181,17 @@ class Machine:
         if tier == self.cache:
             return nbytes
         return int(rules.rounded_bytes(offset, nbytes, self.system.tiers[tier].unit_bytes))
+
+    def pieces(self, number: int, offset: int, nbytes: int) -> Iterator[tuple[Station, int]]:
+        """Channels that a request uses at a tier, with the bytes that each moves."""
+        tier, steps = self.system.tiers[number], self.steps
+        while nbytes > 0:
+            piece = int(rules.piece_bytes(offset, nbytes, tier.interleave_bytes))
+            channel = rules.channel_of(offset, tier.interleave_bytes, tier.channels, steps, number)
+            moved = int(rules.rounded_bytes(offset, piece, tier.unit_bytes))
+            yield self.channels[number][int(channel)], moved
+            offset += piece
+            nbytes -= piece
 
     def packets(self, request: Request, link: int) -> int:
         """Packets that a request's data travels in over a link."""
@@ -209,16 +228,6 @@ class Machine:
 def direction(hop: Hop, outward: bool) -> int:
     """Of the two directions of a link: 0 towards its first node, 1 away from it."""
     return int(outward != hop.flipped)
-
-
-def pieces(tier: Tier, offset: int, nbytes: int) -> Iterator[tuple[int, int]]:
-    """Channels that a request uses at a tier, with the bytes that each moves."""
-    while nbytes > 0:
-        piece = int(rules.piece_bytes(offset, nbytes, tier.interleave_bytes))
-        channel = int(rules.channel_of(offset, tier.interleave_bytes, tier.channels))
-        yield channel, int(rules.rounded_bytes(offset, piece, tier.unit_bytes))
-        offset += piece
-        nbytes -= piece
 
 
 def count_waiting(machine: Machine, out: Outcome) -> None:

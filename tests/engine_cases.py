@@ -23,7 +23,7 @@ from memsim.system import Cache, Hop, Initiator, Link, System, Tier
 from memsim.trace import FLOP_UNITS, SPREADS, Access, Accesses, Kernel, Region
 
 GPU = Initiator("gpu", 4, 65_536, 128, 1_300_000, 10_000_000, 0, 7_490_000, 14_990_000, 500_000)
-L2 = Cache("l2", 50_000_000, 10_000_000, 254_000)
+L2 = Cache("l2", 50_000_000, (10_000_000, 10_000_000), 254_000)
 HBM_MBPS, HBM_PS = 46_000, 345_000  # of a channel; the same for reads and writes
 HOST_MBPS, HOST_PS = 30_000, 111_000
 PCIE_MBPS, PCIE_PS = 55_000, 545_000  # of a direction; no headers
@@ -33,6 +33,7 @@ PCIE = Link("pcie", (PCIE_MBPS, PCIE_MBPS), (63_000, 63_000), PCIE_PS, 768, 768,
 ONE_TIER = System("one-tier", (GPU,), L2, (HBM,), (), (((),),))
 TWO_TIERS = System("two-tiers", (GPU,), L2, (HBM, HOST), (PCIE,), (((), (Hop(0, False, PCIE_PS),)),))
 QUANTUM = 4096
+NO_CACHE = {"f": 1}  # all kernels on the second initiator
 
 
 @dataclass
@@ -133,6 +134,11 @@ def behind(tier: Tier, *links: Link) -> System:
     return System("behind", (GPU,), L2, (HBM, tier), links, (((), route),))
 
 
+def uncached(system: System) -> System:
+    """A system with a second initiator like the first, but without a cache; NO_CACHE sends kernels there."""
+    return replace(system, initiators=system.initiators * 2, routes=system.routes * 2)
+
+
 def drawn_system(random: Random) -> System:
     """Initiators and tiers anywhere in a tree of nodes: where no requests wait for one another in a ring."""
     scale, speed = random.choice(((1, 1), (1, 1000), (1000, 1)))  # of times and of rates
@@ -159,7 +165,7 @@ def drawn_system(random: Random) -> System:
     initiators = tuple(_drawn_initiator(random, f"gpu{i}", scale) for i in range(random.randint(1, 3)))
     homes = [random.randrange(len(switch_ps)) for _ in initiators]
     places = [random.randrange(len(switch_ps)) for _ in tiers]
-    cache = Cache("l2", 1 << 20, random.choice((1_000_000, 777_777)), random.randint(1, 9) * scale)
+    cache = Cache("l2", 1 << 20, _drawn_pair(random, (1_000_000, 777_777)), random.randint(1, 9) * scale)
     routes = tuple(tuple(route(home, place) for place in places) for home in homes)
     return System("drawn", initiators, cache, tiers, links, routes)
 
@@ -187,6 +193,8 @@ def _drawn_tier(random: Random, name: str, scale: int, speed: int) -> Tier:
         random.choice((1, 32, 64)), latency_ps, 1 << 40,
         occupancy_ps=_drawn_pair(random, (0, 0, 900, 7 * scale)), queue_depth=random.choice((0, 0, 1, 2, 5)),
         tail=random.choice(tails), commanded=random.random() < 0.2,
+        turnaround_ps=random.choice((0, 0, 1, 50 * scale)),
+        write_buffer_bytes=random.choice((0, 0, 700, 1 << 20)),
     )  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def test_the_bound_holds_what_makes_a_chase_slow(system: System, trace: MemoryTr
 
 
 def test_the_bound_holds_a_slow_cache() -> None:
-    system = replace(ONE_TIER, cache=replace(L2, latency_ps=10**12, mbps=1))
+    system = replace(ONE_TIER, cache=replace(L2, latency_ps=10**12, mbps=(1, 1)))
     access = Access(0, 0, 1, 0, False, 0, ROWS, spread="each", worked=True)
     trace = one_kernel(kernel(blocks=2), flat_region(0, ROWS, 64), access)
     took_ps, longest_ps = times(trace, system, placed(trace.regions))

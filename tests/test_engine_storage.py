@@ -30,7 +30,7 @@ from engine_cases import (
     with_tier,
 )  # fmt: skip
 
-from memsim.result import Outcome
+from memsim.result import READ, Outcome
 from memsim.rules import latency_bucket
 from memsim.system import Hop, Link, System, Tier
 from memsim.trace import Access
@@ -274,7 +274,7 @@ def test_writes_have_the_tail_too_and_hits_have_none() -> None:
         kernel(blocks=2), flat_region(0, 2, 64), Access(0, 0, 1, 0, False, 0, 1, spread="each")
     )
     outcome = run_both(trace, always, placed(trace.regions))
-    hit_ps = L2.latency_ps + transfer_ps(64, L2.mbps)
+    hit_ps = L2.latency_ps + transfer_ps(64, L2.mbps[READ])
     assert np.flatnonzero(outcome.latency[1]).tolist() == [latency_bucket(hit_ps)]
 
 

@@ -71,22 +71,52 @@ def test_rounding_covers_whole_transactions(offset: int, nbytes: int, unit_bytes
     assert moved == (last - first + 1) * unit_bytes
 
 
-@pytest.mark.parametrize("channels", [1, 3, 8, 96])
+@rules.jit
+def count_channels(found: np.ndarray, lanes: int, stride: int, steps: np.ndarray) -> None:
+    """Count how many of some lanes, `stride` apart, each channel serves."""
+    for lane in range(lanes):
+        found[rules.channel_of(lane * stride * 512, 512, len(found), steps, 0)] += 1
+
+
+def steps_of(channels: int) -> np.ndarray:
+    return rules.channel_steps(channels)[None]
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 8, 96, 97, 360])
 def test_every_stripe_visits_every_channel_once(channels: int) -> None:
-    for stripe in (0, 1, 7, 1000):
+    steps = steps_of(channels)
+    for stripe in (0, 1, 7, 1000, 1 << 33):
         offsets = [(stripe * channels + i) * 512 for i in range(channels)]
-        assert sorted(rules.channel_of(o, 512, channels) for o in offsets) == list(range(channels))
+        found = sorted(rules.channel_of(o, 512, channels, steps, 0) for o in offsets)
+        assert found == list(range(channels))
 
 
-def test_a_stride_of_one_stripe_does_not_stay_on_one_channel() -> None:
-    used = [int(rules.channel_of(s * 512 * 8, 512, 8)) for s in range(800)]
-    assert max(np.bincount(used, minlength=8)) < 2 * 800 / 8
+@pytest.mark.parametrize("channels", [8, 32, 96])
+@pytest.mark.parametrize("stride", [1, 2, 64, 96, 4096, 1 << 20, 3, 5, 97, 387_701])
+def test_lanes_spread_over_channels_at_any_stride(channels: int, stride: int) -> None:
+    """In order to one stripe; else no worse than thrown dice: their deviation is sqrt(mean)."""
+    lanes = 1 << 20
+    found = np.zeros(channels, np.int64)
+    count_channels(found, lanes, stride, steps_of(channels))
+    allowed = 1 if stride == 1 else 5 * (lanes / channels) ** 0.5
+    assert np.abs(found - lanes / channels).max() <= allowed
+
+
+def test_stripes_go_round_in_many_ways() -> None:
+    """Two requests that meet on one channel need not meet on the next ones."""
+    steps = steps_of(96)
+    lanes = [(96 * stripe + place) * 512 for stripe in range(999) for place in (0, 1)]
+    used = [int(rules.channel_of(offset, 512, 96, steps, 0)) for offset in lanes]
+    orders = list(zip(used[::2], used[1::2], strict=True))
+    assert len({(second - first) % 96 for first, second in orders}) == rules.CHANNEL_STEPS
+    assert len({first for first, _ in orders}) == 96
 
 
 def test_channels_are_pinned() -> None:
-    """The function is part of the model: rotation(1) = 40503 mod 8 = 7, rotation(2) = 15470 mod 8 = 6, ..."""
-    found = [int(rules.channel_of(i * 2048, 512, 8)) for i in range(10)]
-    assert found == [0, 4, 7, 3, 6, 2, 6, 2, 5, 1]
+    """The function is part of the model. Stripes 0 to 4 are mixed to 0, 0x86D2FA73, 0xDA7F4E7, 0xED6E1EFA and
+    0x8EAB11B3: the first three bits say where they begin, the last four by which step they go on."""
+    found = [int(rules.channel_of(i * 2048, 512, 8, steps_of(8), 0)) for i in range(10)]
+    assert found == [0, 4, 4, 0, 0, 4, 7, 3, 4, 0]
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 10**5))
