@@ -113,6 +113,9 @@ def variants(system: System, program: Program, serial: np.ndarray) -> Iterator[V
     """
     for resource, machine in (*_tier_variants(system), *_link_variants(system)):
         yield Variant(resource, machine, program)
+    if any(rate for initiator in system.initiators for rate in initiator.port_mbps):
+        ports = tuple(replace(i, port_mbps=_tenfold(i.port_mbps)) for i in system.initiators)
+        yield Variant("unit ports", replace(system, initiators=ports), program)
     flops = program._replace(mflops=program.mflops * TENFOLD)
     yield Variant("arithmetic", system, flops)
     yield Variant("latency", _quicker(system), program)

@@ -179,7 +179,7 @@ def empty_counts(kernels: int, regions: int, system: System) -> Counts:
         kernel_moved=np.zeros((kernels, places, 2), np.int64),
         ledger=np.zeros((regions, len(system.tiers) + 1, 4), np.int64),
         wire_bytes=np.zeros((links, 2), np.int64),
-        waiting_ps=np.zeros(places + links + 1, np.int64),
+        waiting_ps=np.zeros(places + links + 2, np.int64),
         latency=np.zeros((len(system.tiers) + 1, LATENCY_BUCKETS), np.int64),
         busy=no_channels(),
     )
@@ -243,7 +243,8 @@ def add_segment(total: Outcome, counts: Counts, first: int, regions: np.ndarray,
     total.wire_bytes[:] += counts.wire_bytes
     _add_waiting(total.waiting_ps, counts.waiting_ps[:places])
     _add_waiting(total.tags_waiting_ps, counts.waiting_ps[places : places + links])
-    _add_waiting(total.units_waiting_ps, counts.waiting_ps[-1:])
+    _add_waiting(total.units_waiting_ps, counts.waiting_ps[-2:-1])
+    _add_waiting(total.ports_waiting_ps, counts.waiting_ps[-1:])
     total.latency[:] += counts.latency
 
 

@@ -1,6 +1,7 @@
 """A machine and a program as the tables of the compiled loop (see fast_state).
 
-Servers: the channels of all tiers, the cache, two directions of each link, the units. Pools: the units, four
+Servers: the channels of all tiers, the cache, two directions of each link, two of each unit's port, the units
+(their arithmetic). Pools: the units, four
 of each link (tags and credits of routes that cross it outward from its first node, then of those that do
 from its second), the queues of all tiers.
 """
@@ -136,11 +137,12 @@ def pack_work(program: Program, system: System) -> Work:
     """A program as the tables of the compiled loop."""
     kernels = len(program.launch_ps)
     unit_at = np.array(_starts([initiator.units for initiator in system.initiators]), np.int64)
+    ports = np.array([initiator.port_mbps for initiator in system.initiators], np.int64)
     columns = (
         program.launch_ps, program.wait_at, program.block_at, program.unit_shares, program.tiles,
         program.in_order, program.flops, program.mflops, program.startup_ps, program.drain_ps, program.number,
         unit_at[program.initiator], unit_at[program.initiator + 1] - 1,
-        program.initiator * (len(system.tiers) + 1),
+        program.initiator * (len(system.tiers) + 1), *ports[program.initiator].T,
     )  # fmt: skip
     table = np.zeros((kernels + 1, len(columns)), np.int64)
     for i, column in enumerate(columns):

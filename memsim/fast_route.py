@@ -7,9 +7,9 @@ from memsim.fast_queue import schedule
 from memsim.fast_state import (  # fmt: skip
     BLOCK_AT, BUFFERED_PS, CHANNELS, DIGEST, DRAWN, HEADER, HOP_MBPS, HOP_PS, HOP_SERVER, INTERLEAVE, KERNEL,
     LATENCY_PS, LINK, MBPS, NONE, OCCUPANCY_PS, OUTWARD, PACKET, PIECE_PS, PIECE_REST, POINTS_AT, POINTS_END,
-    POOL, QUEUE, RATE, REST, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PARTS, R_POOL,
-    R_ROUTE, R_SLOT, R_TRANSFER, R_STEP, R_TIER, R_WRITE, SEED, SERVER_AT, SETTLED, START_PS, TAIL_AT,
-    TAIL_END, TIERS, TURNAROUND_PS, UNIT, WAY, WHOLE_PS,
+    POOL, QUEUE, RATE, REST, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PARTS, R_PASSED_PS,
+    R_POOL, R_ROUTE, R_SLOT, R_TRANSFER, R_STEP, R_TIER, R_WRITE, SEED, SERVER_AT, SETTLED, START_PS,
+    TAIL_AT, TAIL_END, TIERS, TURNAROUND_PS, UNIT, WAY, WHOLE_PS,
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
@@ -196,7 +196,7 @@ def visit(hw, prog, st, out, request, hops, now_ps):
         block = rq[request, R_BLOCK] - prog.kernels[kernel, BLOCK_AT]
         drawn, number = prog.kernels[kernel, DRAWN], rq[request, R_NUMBER]
         served_ps += tail_ps(hw.curves, first, end, hw.sizes[SEED], drawn, block, number)
-    return 2 * served_ps + (hops > 0 and queue == NONE)
+    return 2 * max(served_ps, rq[request, R_PASSED_PS]) + (hops > 0 and queue == NONE)
 
 
 @inner

@@ -34,11 +34,12 @@ LINK, HOP_PS, PACKET, HEADER, POOL, OUTWARD, POINTS_AT, POINTS_END = range(8)
 HOP_SERVER, HOP_MBPS = range(8, 12, 2)
 HOP_COLUMNS = 12
 # Work.kernels. Units FIRST_UNIT..LAST_UNIT are those of its initiator, ROUTES the initiator's first route in
-# Hardware.routes; DRAWN is the number that tails are drawn by
+# Hardware.routes; DRAWN is the number that tails are drawn by; PORT_MBPS a pair, as above, of 0 where a unit
+# has no port
 (
     LAUNCH_PS, WAIT_AT, BLOCK_AT, SHARES, IN_FLIGHT, IN_ORDER, FLOPS, MFLOPS, STARTUP_PS, DRAIN_PS, DRAWN,
-    FIRST_UNIT, LAST_UNIT, ROUTES,
-) = range(14)  # fmt: skip
+    FIRST_UNIT, LAST_UNIT, ROUTES, PORT_MBPS,
+) = range(15)  # fmt: skip
 # Counts.kernels
 READY_PS, START_PS, END_PS, REQUESTS, DIGEST = range(5)
 # Counts.ledger: + 0 for reads, + 1 for writes
@@ -69,12 +70,12 @@ TILE_LEFT, TILE_NUMBER, TILE_FLOPS, TILE_FREE = range(4)
 # State.requests. R_BLOCK is its slot's BLOCK; R_STEP counts the hops behind it, with the tier as one: out,
 # tier, back; it is SETTLED when its completion is known. R_PARTS are its packets at this hop, or its pieces
 # at the tier; R_PAID says whether it has taken their credits and not gone on yet, R_POOL is the pool that
-# gets them back in its next event of phase 0, or NONE
+# gets them back in its next event of phase 0, or NONE; R_PASSED_PS is when it may be complete at the earliest
 (
     R_SLOT, R_BLOCK, R_NUMBER, R_TILE, R_TIER, R_OFFSET, R_BYTES, R_MOVED, R_WRITE, R_TRANSFER, R_ISSUE_PS,
-    R_ROUTE, R_STEP, R_PARTS, R_PAID, R_POOL,
-) = range(16)  # fmt: skip
-REQUEST_COLUMNS = 16
+    R_ROUTE, R_STEP, R_PARTS, R_PAID, R_POOL, R_PASSED_PS,
+) = range(17)  # fmt: skip
+REQUEST_COLUMNS = 17
 SETTLED = -1
 # State.wheel: first and last request of a bucket
 FIRST, LAST = range(2)
@@ -122,7 +123,7 @@ class Hardware(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A program (see program.py): kernels int64[K + 1, 14] (the last row ends the lists), wait_for int64[m],
+    """A program (see program.py): kernels int64[K + 1, 16] (the last row ends the lists), wait_for int64[m],
     op_at int64[blocks + 1], ops."""
 
     kernels: np.ndarray
@@ -133,7 +134,7 @@ class Work(NamedTuple):
 
 class Counts(NamedTuple):
     """What is counted (see result.Outcome): kernels int64[K, 5], kernel_moved [K, places, 2], ledger
-    [R, T + 1, 4], wire_bytes [L, 2], waiting_ps [places + L + 1] (places, then pools of links, then units),
+    [R, T + 1, 4], wire_bytes [L, 2], waiting_ps [places + L + 2] (places, pools of links, units, ports),
     latency; busy [n, 5]: channels that still serve accepted writes when all kernels have ended, their numbers
     and rows of State.servers, from that end on."""
 
@@ -173,7 +174,8 @@ def fresh_state(hardware: Hardware, work: Work, slots: int, most: int, requests:
     """
     units, links = hardware.sizes[UNITS], hardware.sizes[LINKS]
     kernels = len(work.kernels) - 1
-    servers = np.zeros((hardware.tiers[hardware.sizes[TIERS], SERVER_AT] + 2 * links + units, 4), np.int64)
+    channels = hardware.tiers[hardware.sizes[TIERS], SERVER_AT]  # and the cache
+    servers = np.zeros((channels + 2 * links + 3 * units, 4), np.int64)
     servers[:, RATE] = 1
     progress = np.empty((kernels, 2), np.int64)
     progress[:, LEFT] = work.kernels[1:, BLOCK_AT] - work.kernels[:-1, BLOCK_AT]

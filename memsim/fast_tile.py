@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from memsim.fast_pool import borrow, give_back_bytes, give_back_credits
 from memsim.fast_queue import post, schedule
-from memsim.fast_route import book
+from memsim.fast_route import book, free_ps
 from memsim.fast_state import (  # fmt: skip
-    BLOCK, BLOCK_END, DRAIN_PS, FLOPS, FREE_REQUEST, FREE_TILES, IN_FLIGHT, IN_ORDER, ISSUE, ISSUED,
-    KERNEL, LATER, LINK, MFLOPS, MOST_TILES, MOVED, NONE, ON_UNIT, OP, OP_ROW, OUTSTANDING, OUTWARD, PAID,
-    LARGEST, REQUEST, REQUESTS, ROUTES, ROW, ROW_END, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED,
-    R_NUMBER, R_OFFSET, R_PAID, R_POOL, R_ROUTE, R_SLOT, R_TRANSFER, R_STEP, R_TIER, R_TILE, R_WRITE, SECOND,
-    SETTLED, SPAN_LEFT, SPAN_OFFSET, SPAN_TIER, TIERS, TILE, TRANSFER, TILES, TILE_FLOPS, TILE_FREE,
-    TILE_LEFT, TILE_NUMBER, TO_WORK, UNIT, UNITS, WAITS, WORKED, WORKED_PS,
+    BLOCK, BLOCK_END, DRAIN_PS, FLOPS, FREE_REQUEST, FREE_TILES, IN_FLIGHT, IN_ORDER, ISSUE, ISSUED, KERNEL,
+    LATENCY_PS, LATER, LINK, MFLOPS, MOST_TILES, MOVED, NONE, ON_UNIT, OP, OP_ROW, OUTSTANDING, OUTWARD,
+    PAID, PORT_MBPS, R_PASSED_PS, LARGEST, REQUEST, REQUESTS, ROUTES, ROW, ROW_END, R_BLOCK, R_BYTES,
+    R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PAID, R_POOL, R_ROUTE, R_SLOT, R_TRANSFER, R_STEP, R_TIER,
+    R_TILE, R_WRITE, SECOND, SETTLED, SPAN_LEFT, SPAN_OFFSET, SPAN_TIER, TIERS, TILE, TRANSFER, TILES,
+    TILE_FLOPS, TILE_FREE, TILE_LEFT, TILE_NUMBER, TO_WORK, UNIT, UNITS, WAITS, WORKED, WORKED_PS,
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
-    IS_DEPENDENT, IS_HIT, IS_WORKED, IS_WRITE, REGION, ROWS, TILE_ROWS, next_span, request_bytes,
+    IS_DEPENDENT, IS_HIT, IS_WORKED, IS_WRITE, REGION, ROWS, TILE_ROWS, added, next_span, request_bytes,
     rounded_bytes, service_ps,
 )
 
@@ -138,6 +138,7 @@ def depart(hw, prog, st, out, slot, nbytes, now_ps):
     rq[request, R_ROUTE] = route
     rq[request, R_STEP] = 0
     rq[request, R_PAID] = 0
+    rq[request, R_PASSED_PS] = pass_port(hw, prog, st, out, slot, route, tier, write, moved, now_ps)
     st.tiles[sl[slot, TILE], TILE_LEFT] += 1
     count_request(hw, out, kernel, prog.ops.table[op, REGION], tier, write, nbytes, moved, route)
     sl[slot, PAID] = 0
@@ -145,6 +146,20 @@ def depart(hw, prog, st, out, slot, nbytes, now_ps):
     sl[slot, SPAN_OFFSET] += nbytes
     sl[slot, SPAN_LEFT] -= nbytes
     return request
+
+
+@inner
+def pass_port(hw, prog, st, out, slot, route, tier, write, moved, now_ps):
+    """Book the port of a slot's unit, where no link is on the way; returns when a request may be complete."""
+    mbps = prog.kernels[st.slots[slot, KERNEL], PORT_MBPS + write]
+    if mbps == 0 or hw.routes[route] < hw.routes[route + 1]:
+        return now_ps
+    units = hw.sizes[UNITS]
+    port = len(st.servers) - 3 * units + 2 * st.slots[slot, ON_UNIT] + write
+    place = len(out.waiting_ps) - 1
+    out.waiting_ps[place] = added(out.waiting_ps[place], max(0, free_ps(st.servers, port) - now_ps))
+    end_ps = book(st.servers, port, now_ps, service_ps(moved, mbps), mbps)
+    return end_ps if write else end_ps + hw.tiers[tier, LATENCY_PS]
 
 
 @inner

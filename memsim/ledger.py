@@ -112,7 +112,8 @@ def _check_busy(what: str, nbytes: Sequence[int], mbps: Sequence[int], total_ps:
 
 def _check_requests(outcome: Outcome) -> None:
     """Every request completes once, and no sum has left the range of int64."""
-    for name in ("waiting_ps", "tags_waiting_ps", "units_waiting_ps", "issued", "moved", "wire_bytes"):
+    sums = ("waiting_ps", "tags_waiting_ps", "units_waiting_ps", "ports_waiting_ps")
+    for name in (*sums, "issued", "moved", "wire_bytes"):
         if (getattr(outcome, name) < 0).any():
             raise _broken(f"sum {name}", int(getattr(outcome, name).min()), "0 or more")
     completed, issued = int(outcome.latency.sum()), int(outcome.requests.sum())

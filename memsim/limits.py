@@ -60,6 +60,7 @@ def longest_time_ps(program: Program, memory: Memory, system: System, quantum_by
     for initiator in np.unique(runner).tolist():
         here = Demand(*(column[runner == initiator] for column in demand))
         places_ps = [_cache_ps(here, system)]
+        total_ps += _port_ps(here, system, initiator, used)
         for number in used:
             tier, route = system.tiers[number], system.routes[initiator][number]
             hops_ps = [_hop_ps(here, system, initiator, hop, tier.unit_bytes) for hop in route]
@@ -97,6 +98,14 @@ def _cache_ps(demand: Demand, system: System) -> Floats:
     """Time of ops whose rows are all hits."""
     cache = system.cache
     return demand.nbytes * 1e6 / min(cache.mbps) + demand.requests * (cache.latency_ps + 1)
+
+
+def _port_ps(demand: Demand, system: System, initiator: int, tiers: list[int]) -> float:
+    """Time of ops at the ports of units, all of them at the slower one."""
+    rates = [rate for rate in system.initiators[initiator].port_mbps if rate]
+    unit_bytes = max((system.tiers[number].unit_bytes for number in tiers), default=1)
+    moved_bytes = demand.nbytes + 2 * demand.requests * unit_bytes
+    return float((moved_bytes * 1e6 / min(rates) + demand.requests).sum()) if rates else 0.0
 
 
 def _tier_ps(demand: Demand, tier: Tier) -> Floats:

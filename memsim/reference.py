@@ -243,6 +243,8 @@ class Replay:
     def travel(self, request: Request) -> Steps:
         """Out over the hops of its route, to the tier or the cache, and back."""
         hops = self.machine.route(request)
+        if not hops:
+            self.pass_port(request)
         for hop in hops:
             pool, credits = self.machine.credits(request, hop)
             if pool is not None:
@@ -259,6 +261,15 @@ class Replay:
             if pool is not None:
                 pool.give_back(credits)
         self.complete(request)
+
+    def pass_port(self, request: Request) -> None:
+        """Book the port of a request's unit, which it comes back through (a read) or goes out through."""
+        block, write = request.block, int(request.write)
+        rate = self.system.initiators[block.initiator].port_mbps[write]
+        if rate:
+            port = self.machine.ports[block.initiator][block.unit][write]
+            end_ps = port.book(self.now_ps, request.moved, rate)
+            request.passed_ps = end_ps if write else end_ps + self.machine.latency_ps(request)
 
     def take(self, pool: Pool, credits: int, request: Request) -> Steps:
         """Take credits of a pool for a request, in line where it must."""
@@ -298,14 +309,15 @@ class Replay:
             end_ps = max(self.now_ps, end_ps - int(rules.buffered_ps(tier.write_buffer_bytes, rate)))
         kernel, block = int(self.program.number[request.block.kernel]), self.number_in_kernel(request.block)
         tail_ps = self.machine.tail_ps(request, self.options.seed, kernel, block)
-        yield self.at(end_ps - self.now_ps + tier.latency_ps[request.write] + tail_ps, RETURN, *request.key)
+        served_ps = max(request.passed_ps, end_ps + self.machine.latency_ps(request) + tail_ps)
+        yield self.at(served_ps - self.now_ps, RETURN, *request.key)
         queue.give_back(places)
 
     def hit(self, request: Request) -> int:
         """Book the cache; returns the time until the request is complete."""
         cache = self.system.cache
         end_ps = self.machine.cache_server.book(self.now_ps, request.nbytes, cache.mbps[request.write])
-        return end_ps - self.now_ps + cache.latency_ps
+        return max(request.passed_ps, end_ps + cache.latency_ps) - self.now_ps
 
     def complete(self, request: Request) -> None:
         """A request is complete: count it, return its bytes, see whether its tile has arrived."""

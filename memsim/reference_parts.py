@@ -135,6 +135,7 @@ class Request:
     transfer: int
     write: bool
     issue_ps: int = 0
+    passed_ps: int = 0  # when it may be complete, as far as its unit's port goes
 
     @property
     def key(self) -> tuple[int, int]:
@@ -146,7 +147,7 @@ class Machine:
     """Stations and pools of a system.
 
     channels     [tier][channel];  queues [tier]
-    arithmetic   [initiator][unit];  unit_pools the same
+    arithmetic   [initiator][unit];  unit_pools the same;  ports [initiator][unit][write]
     links        [link][direction]: towards its first node, away from it; one station if it is shared
     link_pools   [link][flipped][write]: tags and credits of those who cross it outward in one of two ways
     """
@@ -160,6 +161,7 @@ class Machine:
         self.queues = [Pool(env, tier.queue_depth or NO_LIMIT) for tier in system.tiers]
         self.tails = [np.array(tier.tail, np.int64).reshape(-1, 2) for tier in system.tiers]
         self.arithmetic = [[Station() for _ in range(i.units)] for i in system.initiators]
+        self.ports = [[[Station(), Station()] for _ in range(i.units)] for i in system.initiators]
         self.unit_pools = [
             [Pool(env, i.unit_outstanding_bytes) for _ in range(i.units)] for i in system.initiators
         ]
@@ -175,6 +177,12 @@ class Machine:
         if request.tier == self.cache:
             return ()
         return self.system.routes[request.block.initiator][request.tier]
+
+    def latency_ps(self, request: Request) -> int:
+        """Idle latency of the tier or the cache that a request goes to."""
+        if request.tier == self.cache:
+            return self.system.cache.latency_ps
+        return self.system.tiers[request.tier].latency_ps[request.write]
 
     def moved_bytes(self, tier: int, offset: int, nbytes: int) -> int:
         """Bytes that a tier moves for a request."""
@@ -238,6 +246,7 @@ def count_waiting(machine: Machine, out: Outcome) -> None:
     for link, stations in enumerate(machine.links):
         out.waiting_ps[machine.cache + 1 + link] = _sum_ps(set(stations))
         out.tags_waiting_ps[link] = _sum_ps(pool for way in machine.link_pools[link] for pool in way)
+    out.ports_waiting_ps[0] = _sum_ps(way for ports in machine.ports for port in ports for way in port)
     out.units_waiting_ps[0] = _sum_ps(pool for pools in machine.unit_pools for pool in pools)
 
 

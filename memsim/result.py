@@ -37,6 +37,7 @@ class Outcome(NamedTuple):
         requests for a place in a tier's queue
     tags_waiting_ps : int64[links]  time that requests waited for a link's tags or credits
     units_waiting_ps : int64[1]  time that blocks waited for their unit's outstanding bytes
+    ports_waiting_ps : int64[1]  time that requests waited for their unit's port
     latency : int64[T + 1, LATENCY_BUCKETS]  histogram of issue to completion (see rules.latency_bucket)
     """
 
@@ -53,6 +54,7 @@ class Outcome(NamedTuple):
     waiting_ps: Int64s
     tags_waiting_ps: Int64s
     units_waiting_ps: Int64s
+    ports_waiting_ps: Int64s
     latency: Int64s
 
 
@@ -72,6 +74,7 @@ def empty_outcome(kernels: int, regions: int, tiers: int, links: int) -> Outcome
         waiting_ps=np.zeros(tiers + 1 + links, np.int64),
         tags_waiting_ps=np.zeros(links, np.int64),
         units_waiting_ps=np.zeros(1, np.int64),
+        ports_waiting_ps=np.zeros(1, np.int64),
         latency=np.zeros((tiers + 1, LATENCY_BUCKETS), np.int64),
     )
 

@@ -105,7 +105,8 @@ def channel_steps(channels: int) -> np.ndarray:
     """Steps by which stripes go round so many channels: no factor in common, so that all are visited."""
     numbers = np.arange(channels)
     steps = numbers[np.gcd(numbers, channels) == 1]
-    return steps[np.arange(CHANNEL_STEPS) * len(steps) // CHANNEL_STEPS]
+    chosen: np.ndarray = steps[np.arange(CHANNEL_STEPS) * len(steps) // CHANNEL_STEPS]
+    return chosen
 
 
 @jit

@@ -169,7 +169,7 @@ def test_a_serial_chain_behind_a_link_saves_nine_tenths_of_every_hop() -> None:
 
 
 def test_a_slow_cache_binds_blocks_that_share_their_rows() -> None:
-    slow = dataclasses.replace(ROOMY, cache=dataclasses.replace(ROOMY.cache, mbps=1000))
+    slow = dataclasses.replace(ROOMY, cache=dataclasses.replace(ROOMY.cache, mbps=(1000, 1000)))
     region = flat_region(0, 4000, 1024)
     access = Access(0, 0, 3, 0, False, 0, 4000, spread="each", worked=True)
     launch = kernel(blocks=4, tile_rows=16, tiles_in_flight=8)
