@@ -4,8 +4,9 @@ A machine enters, a list of `Check` leaves: what a closed form over its numbers 
 of a pattern found. For every tier: streams of reads and writes reach the bandwidth of the path, or what
 the requests in flight allow by Little's law; a chase takes the idle latency and the transfers; random units
 are not faster than units in a row; storage at depth 1 is bound by its latency. For every copy engine: the
-set-up of a transfer, and the rate of large ones. Rates are slopes between two sizes, so that launches, ramps
-and ends do not count. Nothing here is measured: the model is checked against the file.
+set-up of a transfer, and the rate of large ones. Tiers are checked behind a cache that keeps nothing, so that
+all that is read comes out of them and all that is written goes there. Rates are slopes between two sizes, so
+that launches, ramps and ends do not count. Nothing here is measured: the model is checked against the file.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def run(machine: str | Path | Profile | System, overrides: Sequence[str] = ()) -
 
 
 def _checks(system: System) -> Iterator[Check]:
+    system = replace(system, cache=replace(system.cache, capacity_bytes=1, soft_ppm=0))
     copying = kernel.copy_engines(system)
     for initiator in range(len(system.initiators)):
         for tier in range(len(system.tiers)):

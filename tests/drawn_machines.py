@@ -57,6 +57,7 @@ def shares() -> st.SearchStrategy[float]:
 
 FLOPS = st.sampled_from(["65536 GFLOP/s", "989 TFLOP/s", "1000000000 TFLOP/s"])
 TAILS = st.sampled_from([[[0.5, "1 ns"]], [[0.1, "1 us"], [0.01, "1 ms"]]])
+LOADED = st.sampled_from([[[0.5, "0 ns"]], [[0.1, "1 us"], [0.9, "1 ms"]]])
 TRANSFERS = st.sampled_from([[["64 KB", 0.24], ["1 MB", 1.0]], [["1 B", 0.01]]])
 
 
@@ -75,9 +76,15 @@ INITIATOR = table(
         "launch_gap": times(),
         "graph_launch": times(),
     },
-    {"request": sizes(16, 2**30), "setup": times(), "bf16": FLOPS, "fp8": FLOPS, "fp32": FLOPS},
+    {
+        "request": sizes(16, 2**30), "setup": times(), "bf16": FLOPS, "fp8": FLOPS, "fp32": FLOPS,
+        "port": rates(), "port_write": rates(),
+    },
+)  # fmt: skip
+CACHE = table(
+    {"capacity": sizes(1, 10**16), "bandwidth": rates(), "latency": times()},
+    {"write_bandwidth": rates(), "copies": log_int(1, 4096), "soft": st.sampled_from([0, 0.25, 1])},
 )
-CACHE = table({"capacity": sizes(1, 10**16), "bandwidth": rates(), "latency": times()}, {})
 TIER = table(
     {
         "capacity": st.one_of(sizes(1, 10**14), st.just("100 GB")), "bandwidth": rates(10_000),
@@ -88,8 +95,20 @@ TIER = table(
         "devices": log_int(1, 16), "write_bandwidth": rates(10_000), "write_efficiency": shares(),
         "write_latency": times(), "read_iops": log_int(10**4, 10**9), "write_iops": log_int(10**4, 10**9),
         "queue_depth": log_int(1, 10**9), "tail": TAILS, "energy": st.just("6 pJ/bit"),
+        "turnaround": times(), "write_buffer": sizes(0, 2**30),
     },
 )  # fmt: skip
+
+
+def level(least: int, most: int) -> st.SearchStrategy[dict[str, Any]]:
+    """A level of address translation with a reach in a range; now and then its pages are larger."""
+    values = {"reach": sizes(least, most), "page": lines(2**16), "latency": times()}
+    return table({**values, "rate": log_int(10**5, 10**12)}, {})
+
+
+LEVEL = {"near": level(2**15, 2**30), "far": level(2**30, 10**16), "third": level(1, 10**16)}
+NAMES = [[]] * 12 + [["near"]] * 10 + [["near", "far"]] * 10 + [["near", "far", "third"]]
+LEVELS = st.sampled_from(NAMES).flatmap(lambda names: st.fixed_dictionaries({n: LEVEL[n] for n in names}))
 LINK = table(
     {
         "bandwidth": rates(), "efficiency": shares(), "latency": times(), "tags": log_int(1, 10**9),
@@ -127,6 +146,11 @@ def machine_files(draw: st.DrawFn) -> dict[str, Any]:
     for tier in tiers.values():  # the larger of the two is the interleave
         smaller, larger = sorted((tier["unit"], tier["interleave"]), key=lambda n: int(n["value"].split()[0]))
         tier.update(unit=smaller, interleave=larger)
+        tier["translation"] = draw(LEVELS)
+        if draw(st.integers(0, 9)) == 0:  # of one server; now and then refused
+            tier.pop("devices", None)
+            one = {**tier["channels"], "value": draw(st.sampled_from([1] * 9 + [2]))}
+            tier.update(channels=one, loaded_latency=draw(number(LOADED)))
     caches = draw(st.sampled_from([["l2"]] * 20 + [[], ["l2", "l3"]]))
     price = number(st.just("5 USD/GB"))
     machine = {
