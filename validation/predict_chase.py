@@ -1,0 +1,61 @@
+"""`chase.*`: dependent loads on an idle GPU, each of 8 bytes out of a line of 128 (`measure/cuda/chase.cu`).
+
+One thread loads, in a random order over the lines that lie `stride` bytes apart. Where these are at most
+2^20, the multiprocessor has read each of them once before; else the L2 holds other bytes, as it does when a
+replay begins. The clock is read inside the kernel, so no launch counts.
+
+Left out: which multiprocessor it is (they differ by 6 %), and the two clock reads of `chase.single`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from memsim.system import System
+from validation.figures_rows import Row
+from validation.predict_script import PS, Bench, Grid, Job, Move, Script, count, percentile_ps
+from workloads.grid import even, one
+from workloads.patterns import distinct
+
+LINE_BYTES, LOAD_BYTES = 128, 8
+STEPS = 4096
+TOUCH_PLACES = 1 << 20
+
+
+def latency(row: Row, system: System) -> Job:
+    """Nanoseconds of one load."""
+    script, kernel, steps = _chased(row, system)
+    return Job(LOAD_BYTES, 0, lambda bench: bench.run(script).inside_ns(kernel) / steps)
+
+
+def single(row: Row, system: System) -> Job:
+    """A percentile of single loads: what the histogram has more than that of the script without the chase."""
+    script, kernel, _ = _chased(row, system)
+    before = Script(script.regions, script.kernels[:kernel], script.accesses[:kernel])
+
+    def time_ns(bench: Bench) -> float:
+        loads = bench.run(script).outcome.latency.sum(axis=0)
+        if kernel:
+            loads = loads - bench.run(before).outcome.latency.sum(axis=0)
+        return percentile_ps(loads, count(row, "percent") / 100) / PS
+
+    return Job(LOAD_BYTES, 0, time_ns)
+
+
+def _chased(row: Row, system: System) -> tuple[Script, int, int]:
+    """The script, the number of the kernel that chases, and its loads."""
+    footprint, stride = count(row, "footprint"), count(row, "stride") or LINE_BYTES
+    places, apart = footprint // stride, stride // LINE_BYTES
+    script = Script()
+    data = script.region(footprint // LINE_BYTES, LINE_BYTES)
+    if places <= TOUCH_PLACES:
+        blocks = system.initiators[0].units
+        touched = even(0, blocks - 1, max(1, min(64, places // blocks)))
+        script.kernel(Grid(blocks, 1, 8192, 4), [Move(data, touched, places, stride=apart)])
+    order = distinct(min(STEPS, places), places, np.random.default_rng(1))
+    order = np.resize(order, STEPS) * apart  # round and round a cycle that is shorter
+    chase = Grid(1, tile_bytes=LINE_BYTES)
+    return script, script.kernel(chase, [Move(data, one(0), STEPS, gather=order)]), STEPS
+
+
+RECIPES = {"chase.latency": latency, "chase.sm": latency, "chase.single": single}

@@ -1,0 +1,114 @@
+"""`gather.rows`: scattered rows of the GPU's own memory by an index list (`measure/cuda/gather.cu`).
+
+A thread takes one 16-byte word of the rows, four words at once: a warp asks for the entries of the list that
+it needs, then for 2 KiB of rows, and goes on when all of it has come. The lists were written just before, by
+another kernel, and hold other rows in each replay: none comes back soon unless the region is small.
+
+Of rows below 2 KiB a warp takes whole ones here, as many as come nearest to 2 KiB; where that is not quite
+2 KiB, there are so many warps that as many bytes are under way as in truth. Longer rows are several pieces.
+Left out: that the words of a row may be asked for by two warps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from memsim.system import System
+from validation.figures_rows import Row
+from validation.predict_script import Bench, Grid, Int64s, Job, Move, Script, count, further
+from validation.predict_stream import shortened
+from workloads.grid import even
+from workloads.patterns import distinct
+
+WARP_BYTES, WARPS = 2048, 8  # asked for at once by a warp; warps of a block
+INDEX_BYTES = 4
+RESIDENT = 8  # blocks of 256 threads that a unit holds
+LONG_BYTES = 64 << 20  # longer lists are replayed in two shorter lengths, as those of `stream`
+KNOWN_BYTES = 256 << 20  # of a smaller region, earlier replays have read all
+
+
+@dataclass(frozen=True)
+class Gather:
+    """One kernel: rows of `pieces` x `piece_bytes`; `warps` of them at work, each on `together` pieces."""
+
+    piece_bytes: int
+    pieces: int
+    warps: int
+    together: int
+
+    @property
+    def turn_rows(self) -> int:
+        """Rows that all the warps take in one turn of their loop."""
+        return max(1, self.warps * self.together // self.pieces)
+
+    def grid(self, units: int) -> Grid:
+        """All of them at once: the units hold a few more where these take less each."""
+        at_once = max(RESIDENT * WARPS, -(-self.warps // units))
+        return Grid(self.warps, at_once, self.together * self.piece_bytes, 2)
+
+    def moves(self, data: int, lists: int, first_entry: int, rows: Int64s) -> Iterator[Move]:
+        """Accesses of a call: entries of its list, then the rows that they name, turn by turn."""
+        entries = even(0, self.warps - 1, max(1, self.together // self.pieces))
+        blocks = even(0, self.warps - 1, self.together)
+        for first in range(0, len(rows), self.turn_rows):
+            mine = rows[first : first + self.turn_rows]
+            whole = (mine[:, None] * self.pieces + np.arange(self.pieces)).ravel()
+            yield Move(lists, entries, len(mine), first_entry + first, after=True)
+            yield Move(data, blocks, len(whole), after=True, gather=whole)
+
+
+def of_row(row: Row) -> Gather:
+    row_bytes = count(row, "row")
+    piece = min(row_bytes, WARP_BYTES)
+    together = round(WARP_BYTES / piece)
+    warps = -(-count(row, "blocks") * WARPS * WARP_BYTES // (together * piece))
+    return Gather(piece, row_bytes // piece, warps, together)
+
+
+def gather(row: Row, system: System) -> Job:
+    """A call: `count` distinct rows of `row` bytes out of `region` bytes."""
+    what, rows, region_bytes = of_row(row), count(row, "count"), count(row, "region")
+    units, lengths = system.initiators[0].units, [rows, rows]
+    most = max(2 * what.turn_rows, LONG_BYTES // count(row, "row"))
+    if rows > most:
+        short, longer = shortened(rows, what.turn_rows, most)
+        lengths = [longer, short, longer]
+    script = Script()
+    data = script.region(region_bytes // what.piece_bytes, what.piece_bytes)
+    entries = rows * count(row, "calls")
+    lists = script.region(entries, INDEX_BYTES, kind="index")
+    kernels, sizes = [_before(script, data, lists, units)], []
+    random = np.random.default_rng(1)
+    for call, length in enumerate(lengths):
+        drawn = distinct(length, region_bytes // count(row, "row"), random)
+        moves = list(what.moves(data, lists, call * rows, drawn))
+        kernels.append(script.kernel(what.grid(units), moves))
+        sizes.append(script.moved(kernels[-1]))
+    if rows <= most:
+        return Job(*sizes[-1], lambda bench: bench.run(script).between_ns(kernels[1], kernels[2]))
+
+    def time_ns(bench: Bench) -> float:
+        times, counted = bench.run(script), kernels[1:]
+        each = [times.between_ns(before, last) for before, last in zip(counted, counted[1:], strict=False)]
+        return further(lengths[1:], each, rows)
+
+    read, written = (round(further(lengths[1:], way, rows)) for way in zip(*sizes[1:], strict=True))
+    return Job(read, written, time_ns)
+
+
+def _before(script: Script, data: int, lists: int, units: int) -> int:
+    """What ran before: replays that have read a small region, then the kernel that writes the lists."""
+    grid = Grid(units * RESIDENT, RESIDENT, 8192, 2)
+    last = -1
+    for region, write in ((data, False), (lists, True)):
+        size, row_bytes = script.regions[region].bytes, script.regions[region].row_bytes
+        if write or size <= KNOWN_BYTES:
+            blocks = even(0, grid.blocks - 1, max(1, grid.tile_bytes // row_bytes))
+            last = script.kernel(grid, [Move(region, blocks, size // row_bytes, write=write)])
+    return last
+
+
+RECIPES = {"gather.rows": gather}

@@ -1,0 +1,247 @@
+"""What a measured kernel did, as a trace: regions, kernels, what each block moves; and its replay.
+
+Recipes (`predict_stream` and its like) fill a `Script`; a `Bench` replays it on one machine and tells when
+each kernel started and ended. Nothing is fitted here: every number of time comes from the machine file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from memsim import simulate
+from memsim.result import Outcome
+from memsim.rules import bucket_floor_ps
+from memsim.system import System
+from memsim.trace import Access, Kernel, Region
+from memsim.trace_write import TraceWriter
+from validation.figures_rows import Row, number
+from workloads.grid import Blocks
+
+Int64s = npt.NDArray[np.int64]
+
+PS = 1000  # picoseconds of a nanosecond
+MANY = 65_536  # tiles in flight: as many as the unit and its memories let
+FOREVER_PS = 10**13  # longer than any measured kernel
+
+
+class Grid(NamedTuple):
+    """Blocks of a kernel and how they work; the fields are those of `memsim.trace.Kernel`."""
+
+    blocks: int
+    per_unit: int = 1
+    tile_bytes: int = 1 << 20
+    tiles: int = 1
+    startup_ps: int = 0
+    drain_ps: int = 0
+
+
+@dataclass(frozen=True)
+class Move:
+    """Rows of a region that blocks read or write; `gather` lists them, else they are a run (or a stride)."""
+
+    region: int
+    blocks: Blocks
+    rows: int
+    first: int = 0
+    stride: int = 1
+    write: bool = False
+    after: bool = False  # waits until all that its block asked for before has arrived
+    gather: Int64s | None = None
+
+
+@dataclass
+class Script:
+    """A trace in the making.
+
+    place    region names -> tier;  runs  kernel names -> initiator; what is not there lies, or runs, first
+    """
+
+    regions: list[Region] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    accesses: list[list[Access]] = field(default_factory=list)
+    place: dict[str, str] = field(default_factory=dict)
+    runs: dict[str, str] = field(default_factory=dict)
+
+    def region(self, rows: int, row_bytes: int, tier: str = "", kind: str = "activation") -> int:
+        """Add a region of whole rows; its number."""
+        name = f"r{len(self.regions)}"
+        self.regions.append(Region(len(self.regions), name, kind, -1, "bytes", rows * row_bytes, row_bytes))
+        if tier:
+            self.place[name] = tier
+        return len(self.regions) - 1
+
+    def kernel(self, grid: Grid, moves: Sequence[Move] = (), *, stream: int = 0, initiator: str = "") -> int:
+        """Add a launch after the one before it in the same stream; its number."""
+        at = len(self.kernels)
+        row = Kernel(
+            id=at,
+            name=f"k{at}",
+            family="measured",
+            layer=-1,
+            step=0,
+            stream=stream,
+            waits_for=(),
+            blocks=grid.blocks,
+            blocks_per_unit=grid.per_unit,
+            tile_rows=1,
+            tile_bytes=grid.tile_bytes,
+            tiles_in_flight=grid.tiles,
+            retire="any",
+            startup_ps=grid.startup_ps,
+            drain_ps=grid.drain_ps,
+        )
+        self.kernels.append(row)
+        self.accesses.append([_access(at, move) for move in moves])
+        if initiator:
+            self.runs[row.name] = initiator
+        return at
+
+    def moved(self, kernel: int) -> tuple[int, int]:
+        """Bytes that the blocks of a kernel read and write, each access counted."""
+        ways = [0, 0]
+        for access in self.accesses[kernel]:
+            ways[access.write] += access.rows * self.regions[access.region].row_bytes
+        return ways[0], ways[1]
+
+    def write(self, path: Path) -> None:
+        with TraceWriter(path, {"model": "measured", "steps": 1}) as trace:
+            for region in self.regions:
+                trace.region(region)
+            for kernel, accesses in zip(self.kernels, self.accesses, strict=True):
+                trace.kernel(kernel)
+                for access in accesses:
+                    trace.access(access)
+
+    def key(self) -> bytes:
+        """Equal for scripts that are."""
+        digest = hashlib.blake2b(repr((self.regions, self.kernels, self.place, self.runs)).encode())
+        for access in (access for accesses in self.accesses for access in accesses):
+            digest.update(repr(replace(access, gather=None)).encode())
+            if access.gather is not None:
+                digest.update(access.gather.tobytes())
+        return digest.digest()
+
+
+def _access(kernel: int, move: Move) -> Access:
+    return Access(
+        kernel=kernel,
+        block=move.blocks.first,
+        block_last=move.blocks.last,
+        region=move.region,
+        write=move.write,
+        first_row=move.first,
+        rows=move.rows,
+        stride=move.stride,
+        spread=move.blocks.spread,
+        grain=move.blocks.grain,
+        gather=move.gather,
+        dependent=move.after,
+    )
+
+
+@dataclass(frozen=True)
+class Times:
+    """When the kernels of a script started and ended [ps], and all that the engine counted."""
+
+    start_ps: Sequence[int]
+    end_ps: Sequence[int]
+    outcome: Outcome
+
+    def between_ns(self, before: int, last: int) -> float:
+        """From the end of one kernel to the end of another."""
+        return (self.end_ps[last] - self.end_ps[before]) / PS
+
+    def inside_ns(self, kernel: int) -> float:
+        """From a kernel's start to its end."""
+        return (self.end_ps[kernel] - self.start_ps[kernel]) / PS
+
+
+class Bench:
+    """Replays scripts on one machine: `with Bench(system) as bench: bench.run(script)`.
+
+    Equal scripts are replayed once.
+    """
+
+    def __init__(self, system: System) -> None:
+        self.system = simulate.without_tails(system)
+        self._known: dict[bytes, Times] = {}
+
+    def __enter__(self) -> Bench:
+        self._folder = TemporaryDirectory(prefix="memsim-predict-")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._folder.cleanup()
+
+    def run(self, script: Script) -> Times:
+        key = script.key()
+        if key not in self._known:
+            self._known[key] = self._replayed(script)
+        return self._known[key]
+
+    def _replayed(self, script: Script) -> Times:
+        path = Path(self._folder.name) / "script.parquet"
+        script.write(path)
+        result = simulate.replay(
+            path,
+            self.system,
+            place=[f"{region}={tier}" for region, tier in script.place.items()],
+            run_on=[f"{kernel}={runner}" for kernel, runner in script.runs.items()],
+            bound=False,
+        )
+        assert result.outcome is not None
+        return Times(result.outcome.start_ps.tolist(), result.outcome.end_ps.tolist(), result.outcome)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The prediction of one measured point: bytes of a call, and how its time is found."""
+
+    bytes_read: int
+    bytes_written: int
+    time_ns: Callable[[Bench], float]
+
+
+Recipe = Callable[[Row, System], Job]
+
+
+def count(row: Row, name: str) -> int:
+    """A column that holds a whole number."""
+    return int(number(row, name))
+
+
+def further(sizes: Sequence[int], values: Sequence[float], whole: int) -> float:
+    """The value at `whole` on the straight line through two pairs of a size and a value."""
+    (short, longer), (least, most) = sizes, values
+    return most + (whole - longer) / (longer - short) * (most - least)
+
+
+def keep_busy(script: Script, units: int) -> None:
+    """Occupy so many units for good: what is launched later shares the others, as blocks of a small grid do.
+
+    A trace's blocks go to the emptiest unit; where they stand for the warps of a block, they belong together.
+    """
+    if units:
+        script.kernel(Grid(units, startup_ps=FOREVER_PS), stream=len(script.kernels) + 1)
+
+
+def percentile_ps(histogram: Int64s, share: float) -> float:
+    """Latency below which `share` of the requests of a histogram lie [ps], even inside a bucket."""
+    wanted, below = share * int(histogram.sum()), 0
+    for bucket, found in enumerate(histogram.tolist()):
+        if found and below + found >= wanted:
+            low, high = bucket_floor_ps(bucket), bucket_floor_ps(bucket + 1)
+            return float(low + (high - low) * (wanted - below) / found)
+        below += found
+    return 0.0

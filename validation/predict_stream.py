@@ -1,0 +1,141 @@
+"""`stream.*`: blocks that read, write, copy or update the GPU's own memory (`measure/cuda/stream.cu`).
+
+A block of the kernel strides over tiles of `flight` bytes. Each of its warps asks for its part of a tile, all
+at once, and takes its part of the next tile when that has come: warps do not wait for each other, and stores
+are not waited for. Cold or warm follows from the number of buffers that the calls go round.
+
+Left out: that a warp's words lie 16 bytes x threads apart inside its block's tile (here they lie together),
+and the launch of the graph, which the measurement subtracts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from memsim.system import System
+from validation.figures_rows import Row
+from validation.predict_script import MANY, Bench, Grid, Job, Move, Script, count, further, keep_busy
+from workloads.grid import even
+
+ROW_BYTES = 512  # what a warp's 32 threads ask for in one load
+LONG_BYTES = 128 << 20  # larger calls are replayed in two shorter lengths: beyond, the pace stays the same
+CALLS = 4  # measured, after the buffers have been gone round once
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One kernel: `kind` read, write, copy or update; sizes in bytes.
+
+    warps, warp_bytes   of a block, and what each asks for at once
+    resident            blocks that a unit holds
+    """
+
+    kind: str
+    blocks: int
+    warps: int
+    warp_bytes: int
+    resident: int
+
+    @property
+    def turn_bytes(self) -> int:
+        """What all the blocks take in one turn of their loop."""
+        return self.blocks * self.warps * self.warp_bytes
+
+    @property
+    def by_warp(self) -> bool:
+        """Whether a block of the trace stands for a warp: where a store waits for its own load."""
+        return self.kind in ("copy", "update")
+
+    def grid(self) -> Grid:
+        if self.by_warp:
+            return Grid(self.blocks * self.warps, self.resident * self.warps, self.warp_bytes, 2)
+        return Grid(self.blocks, self.resident, self.warp_bytes, MANY if self.kind == "write" else self.warps)
+
+    def moves(self, regions: Sequence[int], nbytes: int) -> Iterator[Move]:
+        """Accesses of a call of `nbytes` on one buffer (a copy has two regions: from, to)."""
+        grid = self.grid()
+        mine = self.turn_bytes // grid.blocks // ROW_BYTES
+        blocks = even(0, grid.blocks - 1, mine)
+        rows, step = nbytes // ROW_BYTES, self.turn_bytes // ROW_BYTES
+        for first in range(0, rows, step):
+            here = min(step, rows - first)
+            if self.kind != "write":
+                yield Move(regions[0], blocks, here, first)
+            if self.kind != "read":
+                yield Move(regions[-1], blocks, here, first, write=True, after=self.by_warp)
+
+
+def warps_of(flight: int) -> tuple[int, int]:
+    """Warps of a block with so many bytes in flight, and the bytes that each asks for at once."""
+    threads = min(256, flight // 16)
+    return threads // 32, flight // (threads // 32)
+
+
+def stream(kind: str, row: Row, system: System) -> Job:
+    """A call of `bytes`; copies and updates read and write as many."""
+    nbytes, blocks = count(row, "bytes"), count(row, "blocks")
+    what = Stream(kind, blocks, *warps_of(count(row, "flight")), count(row, "resident"))
+    if nbytes > LONG_BYTES:
+        return long_calls(what, nbytes, system.initiators[0].units)
+    return rotating_calls(what, nbytes, count(row, "buffers"), system.initiators[0].units)
+
+
+def rotating_calls(what: Stream, nbytes: int, buffers: int, units: int) -> Job:
+    """Calls that go round the buffers once, and CALLS more: their mean."""
+    script, calls = _with_buffers(what, [nbytes] * buffers, units)
+    order = [*range(buffers), *(call % buffers for call in range(CALLS))]
+    kernels = [script.kernel(what.grid(), list(what.moves(calls[buffer], nbytes))) for buffer in order]
+
+    def time_ns(bench: Bench) -> float:
+        return bench.run(script).between_ns(kernels[-CALLS - 1], kernels[-1]) / CALLS
+
+    return Job(*script.moved(kernels[-1]), time_ns)
+
+
+def long_calls(what: Stream, nbytes: int, units: int) -> Job:
+    """Two shorter calls, each on a buffer of its own: what the longer one has more, it has at a steady pace.
+
+    Both leave the same part of a turn at their ends as the whole call does.
+    """
+    short, longer = shortened(nbytes, what.turn_bytes)
+    script, calls = _with_buffers(what, [longer, short, longer], units)
+    sizes = (longer, short, longer)
+    kernels = [
+        script.kernel(what.grid(), list(what.moves(call, size)))
+        for call, size in zip(calls, sizes, strict=True)
+    ]
+    ways = zip(*(script.moved(kernel) for kernel in kernels[1:]), strict=True)
+    read, written = (round(further((short, longer), way, nbytes)) for way in ways)
+
+    def time_ns(bench: Bench) -> float:
+        times = bench.run(script)
+        each = [times.between_ns(before, last) for before, last in zip(kernels, kernels[1:], strict=False)]
+        return further((short, longer), each, nbytes)
+
+    return Job(read, written, time_ns)
+
+
+def shortened(whole: int, turn: int, most: int = LONG_BYTES) -> tuple[int, int]:
+    """Two lengths below `most` that end in the same part of a turn as `whole`, one about half the other."""
+    longer = whole - -(-(whole - most) // turn) * turn
+    short = longer - max(1, longer // 2 // turn) * turn
+    return short, longer
+
+
+def _with_buffers(what: Stream, sizes: Sequence[int], units: int) -> tuple[Script, list[list[int]]]:
+    """A script with the regions of each buffer; units that a small grid leaves idle are out of its way."""
+    script = Script()
+    halves = 2 if what.kind == "copy" else 1
+    regions = [[script.region(size // ROW_BYTES, ROW_BYTES) for _ in range(halves)] for size in sizes]
+    if what.by_warp:
+        keep_busy(script, max(0, units - what.blocks))
+    return script, regions
+
+
+RECIPES = {
+    "stream.read": lambda row, system: stream("read", row, system),
+    "stream.write": lambda row, system: stream("write", row, system),
+    "stream.copy": lambda row, system: stream("copy", row, system),
+    "stream.update": lambda row, system: stream("update", row, system),
+}
