@@ -193,15 +193,15 @@ def test_a_family_is_timed_as_long_as_its_campaign_says_but_not_in_a_smoke_test(
     seen = []
 
     def does(point: Point, env: Env) -> Measured:
-        seen.append((env.rounds, env.warm_s, env.sample_s, env.budget_s))
+        seen.append((env.rounds, env.warm_s, env.sample_s, env.budget_s, env.window_s))
         return Measured([1.0])
 
     fake.does = does
-    family = family_of(count=1, gpus=0, rounds=2, warm_ms=200, sample_ms=80, timed_ms=640)
+    family = family_of(count=1, gpus=0, rounds=2, warm_ms=200, sample_ms=80, timed_ms=640, window_ms=400)
     run(tmp_path, family)
     env = Env(device="cpu", run="r2", smoke=True, rounds=1, budget_s=0.03)
     runner.run([family], env, tmp_path / "smoke", end=time.monotonic() + 60, say=lambda line: None)
-    assert seen == [(2, 0.2, 0.08, 0.64), (1, 0.03, 0.008, 0.03)]
+    assert seen == [(2, 0.2, 0.08, 0.64, 0.4), (1, 0.03, 0.008, 0.03, 0.0)]
 
 
 def test_a_half_written_row_is_left_out_and_cut(tmp_path):
@@ -381,7 +381,7 @@ def test_list_shows_every_point_with_its_split(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "calibrate  fma.rate warps=4" in lines
     assert "held_out   fma.rate warps=1" in lines
-    assert lines[-1].split() == ["total", "11", "4", "7", "5.1"]
+    assert lines[-1].split() == ["total", "11", "4", "7", "4.5"]
 
 
 @pytest.mark.parametrize(

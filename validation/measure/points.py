@@ -17,7 +17,7 @@ from pathlib import Path
 CAMPAIGN = Path(__file__).with_name("campaign")
 CALIBRATE, HELD_OUT = "calibrate", "held_out"
 Value = int | str
-PACE = ("rounds", "warm_ms", "sample_ms", "timed_ms")
+PACE = ("rounds", "warm_ms", "sample_ms", "timed_ms", "window_ms")
 KEYS = {"what", "module", "suite", "axes", "extra", "grid", "points", "exclude", "calibrate", "requires"} | {
     *("gpus", "seconds_per_point", "setup_seconds", "profile"),
     *PACE,
@@ -64,6 +64,7 @@ class Family:
     warm_ms           of replays before the first sample of a round
     sample_ms         that the replays of one sample last together
     timed_ms          of samples a point, all rounds together
+    window_ms         samples are averaged over so much, a mean beginning at each of them; 0: they are not
     """
 
     name: str
@@ -81,7 +82,8 @@ class Family:
     rounds: int = 3
     warm_ms: int = 30
     sample_ms: int = 8
-    timed_ms: int = 240
+    timed_ms: int = 180
+    window_ms: int = 0
     file: str = field(default="", compare=False)
 
     @property

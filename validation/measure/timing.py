@@ -1,11 +1,12 @@
 """How long calls take: CUDA graphs over rotating buffers, with events; on a CPU a plain loop and its clock.
 
 Enters: a builder that makes fresh buffers and gives one call per buffer. Leaves: nanoseconds of one call,
-one sample per group of replays back to back. How long a group lasts is the family's (campaign file): some
-ms, or a tenth of a second where the power limiter moves the clock. Every call runs once before capture (some
-libraries capture set-up kernels otherwise); a graph holds at least 16 calls that go round the buffers, more
-where they are short; what an empty graph takes is subtracted; the whole is done again with fresh buffers
-(`rounds`), and all the samples are kept.
+one sample per group of replays back to back, or per window of such groups. How long those last is the
+family's (campaign file): some ms, or a window of one second, which is how long the power limiter takes to
+move the clock down and up again. Every call runs once before capture (some libraries capture set-up kernels
+otherwise); a graph holds at least 16 calls that go round the buffers, more where they are short; what an
+empty graph takes is subtracted; the whole is done again with fresh buffers (`rounds`), and all the samples
+are kept.
 """
 
 from __future__ import annotations
@@ -135,6 +136,8 @@ def _time_cuda(work: Work, env: Env, budget_s: float, least: int, calls_per_grap
 
             spans = replay_ns(graph, count, look, work.renew, group, warm)
             graph_ns = empty_graph_ns(env, min(group, EMPTY_GROUP))
+    if env.window_s:
+        spans = sliding(spans, max(1, round(env.window_s * 1e9 / (group * statistics.fmean(spans)))))
     done = _measured(work, [max(0.0, span - graph_ns) / calls for span in spans], calls)
     done.graph_ns, done.clocks, done.kernels = graph_ns, clocks, kernels
     return done
@@ -293,3 +296,9 @@ def means(samples: list[float], of: int) -> list[float]:
     if len(samples) < of:
         return samples
     return [statistics.fmean(samples[at : at + of]) for at in range(0, len(samples) - of + 1, of)]
+
+
+def sliding(samples: list[float], of: int) -> list[float]:
+    """Means of `of` consecutive samples (of all, if they are fewer), one that begins at each where it can."""
+    of = min(of, len(samples))
+    return [statistics.fmean(samples[at : at + of]) for at in range(len(samples) - of + 1)]
