@@ -44,7 +44,7 @@ def pack_hardware(system: System, options: ReplayOptions) -> Hardware:
         sizes=np.array([units, options.quantum_bytes, tiers + 1, links, options.seed], np.int64),
         tiers=_tiers(system, curve_at[links:]),
         routes=np.array(_starts([len(route) for _, route in numbered]), np.int64),
-        largest=np.array(_largest(system, options.quantum_bytes), np.int64),
+        paths=np.array(_paths(system, options.quantum_bytes), np.int64),
         hops=np.array(hops, np.int64).reshape(-1, HOP_COLUMNS),
         curves=np.array([point for curve in curves for point in curve], np.int64).reshape(-1, 2),
         pools=_pools(system),
@@ -52,16 +52,16 @@ def pack_hardware(system: System, options: ReplayOptions) -> Hardware:
     )
 
 
-def _largest(system: System, quantum_bytes: int) -> list[tuple[int, int]]:
-    """Hardware.largest; hits of the cache are cut at the quantum."""
+def _paths(system: System, quantum_bytes: int) -> list[tuple[int, int, int]]:
+    """Hardware.paths; hits of the cache are cut at the quantum."""
     rows = []
     for initiator in range(len(system.initiators)):
         for tier in range(len(system.tiers)):
             read, write = (
                 system.largest_request(initiator, tier, way, quantum_bytes) for way in (False, True)
             )
-            rows.append((read, write))
-        rows.append((quantum_bytes, quantum_bytes))
+            rows.append((read, write, int(initiator == 0 and not system.routes[0][tier])))
+        rows.append((quantum_bytes, quantum_bytes, 0))
     return rows
 
 

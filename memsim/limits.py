@@ -28,11 +28,14 @@ class Demand(NamedTuple):
 
     requests  most requests, wherever the rows lie;  nbytes  their bytes
     span_bytes  size of the smallest span
+    writes, pushes  whether it writes, and whether what it brings in pushes out dirty lines (0 / 1)
     """
 
     requests: Floats
     nbytes: Floats
     span_bytes: npt.NDArray[np.int64]
+    writes: npt.NDArray[np.int64]
+    pushes: npt.NDArray[np.int64]
 
 
 def check_times(program: Program, memory: Memory, system: System, quantum_bytes: int, begin_ps: int) -> None:
@@ -64,7 +67,11 @@ def longest_time_ps(program: Program, memory: Memory, system: System, quantum_by
         for number in used:
             tier, route = system.tiers[number], system.routes[initiator][number]
             hops_ps = [_hop_ps(here, system, initiator, hop, tier.unit_bytes) for hop in route]
-            places_ps.append(sum(hops_ps, _tier_ps(here, tier)))
+            served_ps = _tier_ps(here, tier)
+            if initiator == 0 and not route:  # behind the cache
+                stored_ps = np.where(here.writes, _cache_ps(here, system), served_ps)
+                served_ps = stored_ps + served_ps * here.pushes
+            places_ps.append(sum(hops_ps, served_ps))
         total_ps += float(np.max(places_ps, axis=0).sum())
     return total_ps
 
@@ -82,7 +89,13 @@ def _demand(program: Program, memory: Memory, quantum_bytes: int) -> Demand:
     nbytes = rows * row_bytes
     in_two = paged & (head_bytes > 0) & (head_bytes < row_bytes)
     part_bytes = np.where(in_two, np.minimum(head_bytes, row_bytes - head_bytes), row_bytes)
-    return Demand(2 * spans + nbytes / quantum_bytes, nbytes, part_bytes)
+    return Demand(
+        2 * spans + nbytes / quantum_bytes,
+        nbytes,
+        part_bytes,
+        table[:, rules.IS_WRITE],
+        np.sign(table[:, rules.DIRTY_PPM]),
+    )
 
 
 def _rows_together(memory: Memory) -> np.ndarray:

@@ -109,6 +109,7 @@ class Block:
     unit: int
     emptied: simpy.Event
     requests: int = 0
+    of_op: int = 0  # requests of the op that it is at
     outstanding: int = 0
     asked: bool = False  # all its tiles are asked for
     wake: simpy.Event | None = None
@@ -134,6 +135,7 @@ class Request:
     moved: int
     transfer: int
     write: bool
+    pushes: int = -1  # the tier that lines are pushed out to, to make room
     issue_ps: int = 0
     passed_ps: int = 0  # when it may be complete, as far as its unit's port goes
 
@@ -171,6 +173,10 @@ class Machine:
             for k in system.links
         ]
         self.efficiency = [np.array(k.efficiency, np.int64).reshape(-1, 2) for k in system.links]
+
+    def is_cached(self, initiator: int, tier: int) -> bool:
+        """Whether the cache is in front of a tier for an initiator."""
+        return initiator == 0 and tier != self.cache and not self.system.routes[0][tier]
 
     def route(self, request: Request) -> tuple[Hop, ...]:
         """Hops from the request's initiator outward; none to the cache."""

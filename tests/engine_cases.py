@@ -17,6 +17,7 @@ import numpy as np
 from memsim import fast, reference
 from memsim.options import ReplayOptions
 from memsim.placement import Piece, Placement, build_memory
+from memsim.program import Plan
 from memsim.result import Outcome
 from memsim.rules import Memory
 from memsim.system import Cache, Hop, Initiator, Link, System, Tier
@@ -211,6 +212,36 @@ def _drawn_link(random: Random, name: str, scale: int, speed: int) -> Link:
     )  # fmt: skip
 
 
+@dataclass
+class FixedPlan:
+    """The same shares for every access of the first initiator's kernels, in millionths."""
+
+    hit: int = 0
+    dirty: int = 0
+    walk: int = 0
+    walk_again: int = 0
+
+    def shares(self, kernel: Kernel, accesses: Accesses, home: int) -> np.ndarray:
+        row = (self.hit, self.dirty, self.walk, self.walk_again)
+        return np.tile(np.array(row, np.int64) * (home == 0), (len(accesses.rows), 1))
+
+
+@dataclass
+class DrawnPlan:
+    """Shares of each access drawn from a seed and the kernel."""
+
+    seed: int
+
+    def shares(self, kernel: Kernel, accesses: Accesses, home: int) -> np.ndarray:
+        random = Random(self.seed * 1000 + kernel.id)
+        rows = [[_drawn_share(random) for _ in range(4)] for _ in accesses.rows]
+        return np.array(rows, np.int64).reshape(-1, 4)
+
+
+def _drawn_share(random: Random) -> int:
+    return random.choice((0, 0, 1_000_000, 500_000, 333_333, random.randrange(1_000_001)))
+
+
 def drawn_regions(random: Random) -> tuple[Region, ...]:
     return (
         flat_region(0, 256, random.choice((4, 64, 656, 1152))),
@@ -270,7 +301,9 @@ def _drawn_access(random: Random, launch: Kernel, regions: Sequence[Region]) -> 
     )  # fmt: skip
 
 
-def drawn_case(random: Random) -> tuple[MemoryTrace, System, Memory, int, dict[str, int], int]:
+def drawn_case(
+    random: Random,
+) -> tuple[MemoryTrace, System, Memory, int, dict[str, int], int, DrawnPlan | None]:
     """Arguments of run_both."""
     system = drawn_system(random)
     regions = drawn_regions(random)
@@ -278,7 +311,9 @@ def drawn_case(random: Random) -> tuple[MemoryTrace, System, Memory, int, dict[s
     trace = drawn_trace(random, regions)
     sent = random.sample(("f", "g", "k0", "k1", "k2"), random.randint(0, 3))
     run_on = {name: random.randrange(len(system.initiators)) for name in sent}
-    return trace, system, memory, random.choice((64, 100, 512, 4096)), run_on, random.randrange(1 << 40)
+    quantum_bytes, seed = random.choice((64, 100, 512, 4096)), random.randrange(1 << 40)
+    plan = random.choice((None, DrawnPlan(seed)))
+    return trace, system, memory, quantum_bytes, run_on, seed, plan
 
 
 def run_both(
@@ -288,11 +323,12 @@ def run_both(
     quantum_bytes: int = QUANTUM,
     run_on: Mapping[str, int] | None = None,
     seed: int = 0,
+    plan: Plan | None = None,
 ) -> Outcome:
     """The outcome of both engines; AssertionError names the first field in which they differ."""
     options = ReplayOptions(quantum_bytes, run_on or {}, seed)
-    quick = fast.run(trace, system, memory, options)
-    slow = reference.run(trace, system, memory, options)
+    quick = fast.run(trace, system, memory, options, plan=plan)  # type: ignore[arg-type]
+    slow = reference.run(trace, system, memory, options, plan=plan)  # type: ignore[arg-type]
     for name, a, b in zip(Outcome._fields, quick, slow, strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
     return quick
@@ -321,10 +357,10 @@ def elapsed_ps(outcome: Outcome, number: int = 0) -> int:
     return int(outcome.end_ps[number] - outcome.start_ps[number])
 
 
-def one_access_ps(system: System, tier: int, row_bytes: int, write: bool = False) -> int:
+def one_access_ps(system: System, tier: int, row_bytes: int, write: bool = False, **options: Any) -> int:
     """Time of one access to one row on an idle machine."""
     trace = one_kernel(kernel(), flat_region(0, 8, row_bytes), Access(0, 0, 0, 0, write, 0, 1))
-    return elapsed_ps(replayed(trace, system, tier))
+    return elapsed_ps(replayed(trace, system, tier, **options))
 
 
 def same_row_twice(row_bytes: int, write: bool = False) -> MemoryTrace:
