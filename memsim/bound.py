@@ -23,6 +23,9 @@ from memsim.system import Hop, System
 from memsim.trace import Accesses, Kernel, Trace
 
 TENFOLD = 10
+_OF_PLACES = (  # variants of tiers and links
+    "bandwidth", "operations", "turnaround", "translation", "write buffer", "queue depth", "tags",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,8 +121,7 @@ def idle_resources(system: System, program: Program, memory: Memory) -> set[str]
     links = {hop.link for runner in runners for tier in tiers for hop in system.routes[runner][tier]}
     idle = [tier.name for number, tier in enumerate(system.tiers) if number not in tiers]
     idle += [link.name for number, link in enumerate(system.links) if number not in links]
-    resources = ("bandwidth", "operations", "turnaround", "write buffer", "queue depth", "tags")
-    return {f"{name} {what}" for name in idle for what in resources}
+    return {f"{name} {what}" for name in idle for what in _OF_PLACES}
 
 
 def variants(system: System, program: Program, serial: np.ndarray) -> Iterator[Variant]:
@@ -155,6 +157,9 @@ def _tier_variants(system: System) -> Iterator[tuple[str, System]]:
             better["operations"] = replace(tier, occupancy_ps=_tenth_pair(tier.occupancy_ps))
         if tier.turnaround_ps:
             better["turnaround"] = replace(tier, turnaround_ps=tier.turnaround_ps // TENFOLD)
+        if any(walk.occupancy_ps for walk in tier.translation):
+            walks = tuple(replace(w, occupancy_ps=w.occupancy_ps // TENFOLD) for w in tier.translation)
+            better["translation"] = replace(tier, translation=walks)
         if tier.write_buffer_bytes:
             better["write buffer"] = replace(tier, write_buffer_bytes=tier.write_buffer_bytes * TENFOLD)
         if tier.queue_depth:
@@ -190,6 +195,8 @@ def _quicker(system: System) -> System:
                 tier,
                 latency_ps=_tenth_pair(tier.latency_ps, least_ps=1),
                 tail=tuple((slowest, extra_ps // TENFOLD) for slowest, extra_ps in tier.tail),
+                loaded=tuple((load, extra_ps // TENFOLD) for load, extra_ps in tier.loaded),
+                translation=tuple(replace(w, latency_ps=w.latency_ps // TENFOLD) for w in tier.translation),
             )
             for tier in system.tiers
         ),

@@ -189,7 +189,7 @@ def empty_counts(kernels: int, regions: int, system: System) -> Counts:
         ledger=np.zeros((regions, len(system.tiers) + 1, 4), np.int64),
         written_back=np.zeros(len(system.tiers), np.int64),
         wire_bytes=np.zeros((links, 2), np.int64),
-        waiting_ps=np.zeros(places + links + 2, np.int64),
+        waiting_ps=np.zeros(places + links + 2 + len(system.tiers), np.int64),
         latency=np.zeros((len(system.tiers) + 1, LATENCY_BUCKETS), np.int64),
         busy=no_channels(),
     )
@@ -254,8 +254,10 @@ def add_segment(total: Outcome, counts: Counts, first: int, regions: np.ndarray,
     total.wire_bytes[:] += counts.wire_bytes
     _add_waiting(total.waiting_ps, counts.waiting_ps[:places])
     _add_waiting(total.tags_waiting_ps, counts.waiting_ps[places : places + links])
-    _add_waiting(total.units_waiting_ps, counts.waiting_ps[-2:-1])
-    _add_waiting(total.ports_waiting_ps, counts.waiting_ps[-1:])
+    rest_ps = counts.waiting_ps[places + links :]
+    _add_waiting(total.units_waiting_ps, rest_ps[:1])
+    _add_waiting(total.ports_waiting_ps, rest_ps[1:2])
+    _add_waiting(total.walks_waiting_ps, rest_ps[2:])
     total.latency[:] += counts.latency
 
 

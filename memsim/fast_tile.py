@@ -6,18 +6,18 @@ from memsim.fast_pool import borrow, give_back_bytes, give_back_credits
 from memsim.fast_queue import post, schedule
 from memsim.fast_route import book, free_ps
 from memsim.fast_state import (  # fmt: skip
-    BLOCK, BLOCK_AT, BLOCK_END, IN_CACHE, LARGEST_BYTES, OF_OP, R_PUSHES, DRAIN_PS, FLOPS, FREE_REQUEST,
-    FREE_TILES, IN_FLIGHT, IN_ORDER, ISSUE, ISSUED, KERNEL, LATENCY_PS, LATER, LINK, MFLOPS, MOST_TILES,
-    MOVED, NONE, ON_UNIT, OP, OP_ROW, OUTSTANDING, OUTWARD, PAID, PORT_MBPS, R_PASSED_PS, LARGEST, REQUEST,
-    REQUESTS, ROUTES, ROW, ROW_END, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PAID,
-    R_POOL, R_ROUTE, R_SLOT, R_TRANSFER, R_STEP, R_TIER, R_TILE, R_WRITE, SECOND, SETTLED, SPAN_LEFT,
-    SPAN_OFFSET, SPAN_TIER, TIERS, TILE, TRANSFER, TILES, TILE_FLOPS, TILE_FREE, TILE_LEFT, TILE_NUMBER,
-    TO_WORK, UNIT, UNITS, WAITS, WORKED, WORKED_PS,
+    WALKER_AT, WALKER_PS, LEVELS, WALK_PS, BLOCK, BLOCK_AT, BLOCK_END, IN_CACHE, LARGEST_BYTES, OF_OP,
+    R_PUSHES, DRAIN_PS, FLOPS, FREE_REQUEST, FREE_TILES, IN_FLIGHT, IN_ORDER, ISSUE, ISSUED, KERNEL,
+    LATENCY_PS, LATER, LINK, MFLOPS, MOST_TILES, MOVED, NONE, ON_UNIT, OP, OP_ROW, OUTSTANDING, OUTWARD,
+    PAID, PORT_MBPS, R_PASSED_PS, LARGEST, REQUEST, REQUESTS, ROUTES, ROW, ROW_END, R_BLOCK, R_BYTES,
+    R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PAID, R_POOL, R_ROUTE, R_SLOT, R_TRANSFER, R_STEP, R_TIER,
+    R_TILE, R_WRITE, SECOND, SETTLED, SPAN_LEFT, SPAN_OFFSET, SPAN_TIER, TIERS, TILE, TRANSFER, TILES,
+    TILE_FLOPS, TILE_FREE, TILE_LEFT, TILE_NUMBER, TO_WORK, UNIT, UNITS, WAITS, WORKED, WORKED_PS,
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
-    DIRTY_PPM, HIT_PPM, draw_cached, IS_DEPENDENT, IS_HIT, IS_WORKED, IS_WRITE, REGION, ROWS, TILE_ROWS,
-    added, next_span, request_bytes, rounded_bytes, service_ps,
+    WALK_AGAIN_PPM, WALK_PPM, draw_walks, DIRTY_PPM, HIT_PPM, draw_cached, IS_DEPENDENT, IS_HIT, IS_WORKED,
+    IS_WRITE, REGION, ROWS, TILE_ROWS, added, next_span, request_bytes, rounded_bytes, service_ps,
 )
 
 FULL = -2  # instead of a request: the table of requests is
@@ -175,6 +175,31 @@ def draw_place(hw, prog, st, slot, tier, write):
 
 
 @inner
+def walk(hw, prog, st, out, slot, request, now_ps):
+    """Whether the request that a slot has just made looks up its page first; if so, book the walkers."""
+    sl, table = st.slots, prog.ops.table
+    tier, op = sl[slot, SPAN_TIER], sl[slot, OP]
+    levels = hw.paths[prog.kernels[sl[slot, KERNEL], ROUTES] + tier, LEVELS]
+    if levels == 0 or table[op, WALK_PPM] == 0:
+        return False
+    block = sl[slot, BLOCK] - prog.kernels[sl[slot, KERNEL], BLOCK_AT]
+    place, number = op - prog.op_at[sl[slot, BLOCK]], sl[slot, OF_OP] - 1
+    walks = draw_walks(block, place, number, table[op, WALK_PPM], table[op, WALK_AGAIN_PPM])
+    if walks == 0:
+        return False
+    end_ps, latency_ps = now_ps, 0
+    waiting = len(out.waiting_ps) - hw.sizes[TIERS] + 1 + tier
+    for level in range(min(walks, levels)):
+        walker, kept_ps = hw.tiers[tier, WALKER_AT] + level, hw.tiers[tier, WALKER_PS + level]
+        waited_ps = max(0, free_ps(st.servers, walker) - now_ps)
+        out.waiting_ps[waiting] = added(out.waiting_ps[waiting], waited_ps)
+        end_ps = max(end_ps, book(st.servers, walker, now_ps, (kept_ps, 0), 1))
+        latency_ps += hw.tiers[tier, WALK_PS + level]
+    schedule(st, request, 2 * max(now_ps + 1, end_ps + latency_ps) + 1)
+    return True
+
+
+@inner
 def pass_port(hw, prog, st, out, slot, route, tier, write, moved, now_ps):
     """Book the port of a slot's unit, where no link is on the way; returns when a request may be complete."""
     mbps = prog.kernels[st.slots[slot, KERNEL], PORT_MBPS + write]
@@ -182,7 +207,7 @@ def pass_port(hw, prog, st, out, slot, route, tier, write, moved, now_ps):
         return now_ps
     units = hw.sizes[UNITS]
     port = len(st.servers) - 3 * units + 2 * st.slots[slot, ON_UNIT] + write
-    place = len(out.waiting_ps) - 1
+    place = len(out.waiting_ps) - hw.sizes[TIERS]
     out.waiting_ps[place] = added(out.waiting_ps[place], max(0, free_ps(st.servers, port) - now_ps))
     end_ps = book(st.servers, port, now_ps, service_ps(moved, mbps), mbps)
     return end_ps if write else end_ps + hw.tiers[tier, LATENCY_PS]

@@ -122,7 +122,7 @@ def _check_busy(what: str, nbytes: Sequence[int], mbps: Sequence[int], total_ps:
 
 def _check_requests(outcome: Outcome) -> None:
     """Every request completes once, and no sum has left the range of int64."""
-    sums = ("waiting_ps", "tags_waiting_ps", "units_waiting_ps", "ports_waiting_ps")
+    sums = ("waiting_ps", "tags_waiting_ps", "units_waiting_ps", "ports_waiting_ps", "walks_waiting_ps")
     for name in (*sums, "written_back", "issued", "moved", "wire_bytes"):
         if (getattr(outcome, name) < 0).any():
             raise _broken(f"sum {name}", int(getattr(outcome, name).min()), "0 or more")

@@ -20,7 +20,7 @@ from memsim.reference_parts import Block, Machine, Pool, Request, Tile, count_wa
 from memsim.result import Outcome, empty_outcome
 from memsim.rules import Memory
 from memsim.segments import split
-from memsim.system import Hop, System
+from memsim.system import Hop, System, Walk
 from memsim.trace import Trace
 
 RETURN, WORKED, BLOCK_END, START, PLACE, ISSUE = range(6)  # phases of an instant
@@ -74,6 +74,8 @@ class Replay:
             for i in range(program.wait_at[kernel], program.wait_at[kernel + 1]):
                 yield self.ended[program.wait_for[i]]
             self.out.ready_ps[kernel] = self.now_ps
+            if not any(self.blocks_left[:kernel]):
+                self.machine.forget_loads(self.now_ps)
             yield self.at(program.launch_ps[kernel], START, kernel)
             self.out.start_ps[kernel] = self.now_ps
             self.started = kernel + 1
@@ -184,8 +186,10 @@ class Replay:
                 nbytes = int(rules.request_bytes(offset, left, largest))
                 place, pushes = self.draw_place(block, tile, tier, write)
                 moved = self.machine.moved_bytes(place, offset, nbytes)
-                number = block.requests
-                yield Request(block, tile, number, place, offset, nbytes, moved, transfer, write, pushes)
+                yield Request(
+                    block, tile, block.requests, place, offset, nbytes, moved, transfer, write, pushes,
+                    home=tier, walks=self.draw_walks(block, tile, tier),
+                )  # fmt: skip
                 offset += nbytes
                 left -= nbytes
 
@@ -196,6 +200,14 @@ class Replay:
         shares = self.program.ops.table[tile.op, rules.HIT_PPM : rules.DIRTY_PPM + 1].tolist()
         hit, pushes = rules.draw_cached(*self.place_in_op(block, tile), *shares)
         return self.machine.cache if hit or write else tier, tier if pushes else -1
+
+    def draw_walks(self, block: Block, tile: Tile, tier: int) -> tuple[Walk, ...]:
+        """The levels of translation that a block's next request misses."""
+        if block.initiator > 0 or tier == self.machine.cache:
+            return ()
+        shares = self.program.ops.table[tile.op, rules.WALK_PPM : rules.WALK_AGAIN_PPM + 1].tolist()
+        walks = int(rules.draw_walks(*self.place_in_op(block, tile), *shares))
+        return self.system.tiers[tier].translation[:walks]
 
     def place_in_op(self, block: Block, tile: Tile) -> tuple[int, int, int]:
         """What the next request is drawn by: its block in the kernel, its op in that, itself in this."""
@@ -262,6 +274,8 @@ class Replay:
         hops = self.machine.route(request)
         if not hops:
             self.pass_port(request)
+        if request.walks:
+            yield self.at(self.walk(request), ISSUE, *request.key)
         for hop in hops:
             pool, credits = self.machine.credits(request, hop)
             if pool is not None:
@@ -287,6 +301,13 @@ class Replay:
             port = self.machine.ports[block.initiator][block.unit][write]
             end_ps = port.book(self.now_ps, request.moved, rate)
             request.passed_ps = end_ps if write else end_ps + self.machine.latency_ps(request)
+
+    def walk(self, request: Request) -> int:
+        """Book the walkers that look up a request's page; returns the time until it is found."""
+        end_ps = self.now_ps
+        for walk, walker in zip(request.walks, self.machine.walkers[request.home], strict=False):
+            end_ps = max(end_ps, walker.book(self.now_ps, 0, 1, walk.occupancy_ps))
+        return max(1, end_ps - self.now_ps + sum(walk.latency_ps for walk in request.walks))
 
     def take(self, pool: Pool, credits: int, request: Request) -> Steps:
         """Take credits of a pool for a request, in line where it must."""
@@ -318,7 +339,9 @@ class Replay:
         end_ps = self.book_pieces(request, request.tier, request.write)
         kernel, block = int(self.program.number[request.block.kernel]), self.number_in_kernel(request.block)
         tail_ps = self.machine.tail_ps(request, self.options.seed, kernel, block)
-        served_ps = max(request.passed_ps, end_ps + self.machine.latency_ps(request) + tail_ps)
+        load_ps = self.machine.load_ps(request.tier, request.moved, request.write, self.now_ps)
+        own_ps = end_ps + self.machine.latency_ps(request) + load_ps + tail_ps
+        served_ps = max(request.passed_ps, own_ps)
         served_ps = max(served_ps, self.push_out(request))
         yield self.at(served_ps - self.now_ps, RETURN, *request.key)
         queue.give_back(places)
@@ -334,6 +357,8 @@ class Replay:
         """Write the dirty lines that a request pushes out; returns when their tier has accepted them."""
         if request.pushes < 0:
             return 0
+        pushed = self.machine.moved_bytes(request.pushes, request.offset, request.nbytes)
+        self.machine.load_ps(request.pushes, pushed, True, self.now_ps)
         return self.book_pieces(request, request.pushes, True)
 
     def book_pieces(self, request: Request, number: int, write: bool) -> int:

@@ -40,6 +40,7 @@ class Outcome(NamedTuple):
     tags_waiting_ps : int64[links]  time that requests waited for a link's tags or credits
     units_waiting_ps : int64[1]  time that blocks waited for their unit's outstanding bytes
     ports_waiting_ps : int64[1]  time that requests waited for their unit's port
+    walks_waiting_ps : int64[T]  time that requests waited for the walkers of a tier's address translation
     latency : int64[T + 1, LATENCY_BUCKETS]  histogram of issue to completion (see rules.latency_bucket)
     """
 
@@ -58,6 +59,7 @@ class Outcome(NamedTuple):
     tags_waiting_ps: Int64s
     units_waiting_ps: Int64s
     ports_waiting_ps: Int64s
+    walks_waiting_ps: Int64s
     latency: Int64s
 
 
@@ -79,6 +81,7 @@ def empty_outcome(kernels: int, regions: int, tiers: int, links: int) -> Outcome
         tags_waiting_ps=np.zeros(links, np.int64),
         units_waiting_ps=np.zeros(1, np.int64),
         ports_waiting_ps=np.zeros(1, np.int64),
+        walks_waiting_ps=np.zeros(tiers, np.int64),
         latency=np.zeros((tiers + 1, LATENCY_BUCKETS), np.int64),
     )
 

@@ -13,6 +13,7 @@ from memsim.jit import jit
 
 MOST_WAITED_PS = 1 << 62  # 53 days: a sum over requests may pass what int64 holds
 CHANNEL_STEPS = 16  # ways in which a stripe may go round the channels of a tier, a power of 2
+WINDOW_PS = 1_000_000  # in which the load of a tier is measured: work of as many ps is all its rate
 _PRIME = 2_147_483_647  # 2^31 - 1: products of two residues stay inside int64
 
 
@@ -282,6 +283,23 @@ def tail_ps(steps, first, end, seed, kernel, block, number):
         if place < steps[i, 0]:
             extra_ps = steps[i, 1]
     return extra_ps
+
+
+@jit
+def loaded_ps(points, first, end, load):
+    """What a request takes more at a load [millionths of the rate].
+
+    Linear between the points; as at the first point below it, and as at the last above it.
+    points int64[n, 2], of which rows first..end are the tier's: (load, extra ps), loads rising
+    """
+    if load <= points[first, 0]:
+        return points[first, 1]
+    for i in range(first + 1, end):
+        if load <= points[i, 0]:
+            run = points[i, 0] - points[i - 1, 0]
+            rise = points[i, 1] - points[i - 1, 1]
+            return points[i - 1, 1] + rise * (load - points[i - 1, 0]) // run
+    return points[end - 1, 1]
 
 
 @jit

@@ -20,7 +20,7 @@ from memsim.placement import Piece, Placement, build_memory
 from memsim.program import Plan
 from memsim.result import Outcome
 from memsim.rules import Memory
-from memsim.system import Cache, Hop, Initiator, Link, System, Tier
+from memsim.system import Cache, Hop, Initiator, Link, System, Tier, Walk
 from memsim.trace import FLOP_UNITS, SPREADS, Access, Accesses, Kernel, Region
 
 GPU = Initiator("gpu", 4, 65_536, 128, 1_300_000, 10_000_000, 0, 7_490_000, 14_990_000, 500_000)
@@ -189,13 +189,20 @@ def _drawn_tier(random: Random, name: str, scale: int, speed: int) -> Tier:
     mbps = _drawn_pair(random, [rate * speed for rate in (1_000_000, 46_000, 99_991)])
     latency_ps = _drawn_pair(random, [n * scale for n in range(1, 10)])
     tails = ((), ((300_000, 5 * scale),), ((500_000, 2), (100_000, 90 * scale)))
+    channels = random.choice((1, 2, 3, 8))
+    loads = ((), ((0, 5), (300_000, 90 * scale)), ((500_000, 0), (900_000, 11 * scale), (1_000_000, 700)))
+    walks = tuple(
+        Walk(1 << 20, 4096, random.choice((0, 1, 40 * scale)), random.choice((0, 3, 9 * scale)))
+        for _ in range(random.choice((0, 1, 2)))
+    )
     return Tier(
-        name, 1 << 40, random.choice((1, 2, 3, 8)), mbps, random.choice((64, 256, 512)),
+        name, 1 << 40, channels, mbps, random.choice((64, 256, 512)),
         random.choice((1, 32, 64)), latency_ps, 1 << 40,
         occupancy_ps=_drawn_pair(random, (0, 0, 900, 7 * scale)), queue_depth=random.choice((0, 0, 1, 2, 5)),
         tail=random.choice(tails), commanded=random.random() < 0.2,
         turnaround_ps=random.choice((0, 0, 1, 50 * scale)),
         write_buffer_bytes=random.choice((0, 0, 700, 1 << 20)),
+        loaded=random.choice(loads) if channels == 1 else (), translation=walks,
     )  # fmt: skip
 
 
