@@ -136,7 +136,7 @@ def variants(system: System, program: Program, serial: np.ndarray) -> Iterator[V
         yield Variant("unit ports", replace(system, initiators=ports), program)
     flops = program._replace(mflops=program.mflops * TENFOLD)
     yield Variant("arithmetic", system, flops)
-    yield Variant("latency", _quicker(system), program)
+    yield Variant("latency", _quicker(system), program._replace(work_ps=_tenth(program.work_ps)))
     roomy = tuple(
         replace(i, unit_outstanding_bytes=i.unit_outstanding_bytes * TENFOLD) for i in system.initiators
     )
@@ -201,8 +201,7 @@ def _quicker(system: System) -> System:
             for tier in system.tiers
         ),
         routes=tuple(
-            tuple(tuple(_quicker_hop(hop) for hop in route) for route in by_tier)
-            for by_tier in system.routes
+            tuple(tuple(_quicker_hop(hop) for hop in route) for route in by_tier) for by_tier in system.routes
         ),
         cache=replace(system.cache, latency_ps=max(1, system.cache.latency_ps // TENFOLD)),
     )

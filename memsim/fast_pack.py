@@ -16,8 +16,6 @@ import numpy as np
 from memsim.fast_state import HOP_COLUMNS, NONE, TIER_COLUMNS, Hardware, Work
 from memsim.options import ReplayOptions
 from memsim.program import Program
-from memsim.result import WRITE
-from memsim.rules import buffered_ps, channel_steps
 from memsim.system import Cache, Hop, System, Tier, Walk
 
 _NO_LIMIT = 1 << 60
@@ -52,7 +50,6 @@ def pack_hardware(system: System, options: ReplayOptions) -> Hardware:
         hops=np.array(hops, np.int64).reshape(-1, HOP_COLUMNS),
         curves=np.array([point for curve in curves for point in curve], np.int64).reshape(-1, 2),
         pools=_pools(system),
-        steps=np.array([channel_steps(channels) for channels in (*(t.channels for t in system.tiers), 1)]),
     )
 
 
@@ -84,8 +81,12 @@ def _tiers(system: System, curve_at: Sequence[int]) -> Int64s:
     server_at = _starts([tier.channels for tier in system.tiers])
     rows = [
         _tier(
-            tier, server_at[i], first_queue + i if tier.queue_depth else NONE, curve_at[i : i + 2],
-            curve_at[tiers + i : tiers + i + 2], server_at[-1] + 1 + 2 * (len(system.links) + i),
+            tier,
+            server_at[i],
+            first_queue + i if tier.queue_depth else NONE,
+            curve_at[i : i + 2],
+            curve_at[tiers + i : tiers + i + 2],
+            server_at[-1] + 1 + 2 * (len(system.links) + i),
         )
         for i, tier in enumerate(system.tiers)
     ]
@@ -105,7 +106,7 @@ def _tier(
     ]
     return [
         server, tier.channels, tier.interleave_bytes, tier.unit_bytes, queue, *tail,
-        tier.turnaround_ps, int(buffered_ps(tier.write_buffer_bytes, tier.channel_mbps[WRITE])),
+        tier.turnaround_ps, tier.write_buffer_bytes,
         *loaded, walker,
         *tier.channel_mbps, *tier.latency_ps, *tier.occupancy_ps,
         pieces[0][0], pieces[1][0], pieces[0][1], pieces[1][1],
@@ -155,7 +156,8 @@ def pack_work(program: Program, system: System) -> Work:
     ports = np.array([initiator.port_mbps for initiator in system.initiators], np.int64)
     columns = (
         program.launch_ps, program.wait_at, program.block_at, program.unit_shares, program.tiles,
-        program.in_order, program.flops, program.mflops, program.startup_ps, program.drain_ps, program.number,
+        program.in_order, program.flops, program.mflops, program.work_ps, program.startup_ps,
+        program.drain_ps, program.number,
         unit_at[program.initiator], unit_at[program.initiator + 1] - 1,
         program.initiator * (len(system.tiers) + 1), *ports[program.initiator].T,
     )  # fmt: skip

@@ -24,7 +24,7 @@ UNITS, QUANTUM_BYTES, TIERS, LINKS, SEED = range(5)  # TIERS counts the cache, w
 # WALKER_AT two servers. The last columns are pairs, + 0 for reads and + 1 for writes: rate of a channel,
 # latency, occupancy, and the service of a whole piece (rules.piece_service_ps of INTERLEAVE), to save the
 # division; then, of the two levels of translation, latency and occupancy
-SERVER_AT, CHANNELS, INTERLEAVE, UNIT, QUEUE, TAIL_AT, TAIL_END, TURNAROUND_PS, BUFFERED_PS = range(9)
+SERVER_AT, CHANNELS, INTERLEAVE, UNIT, QUEUE, TAIL_AT, TAIL_END, TURNAROUND_PS, BUFFER_BYTES = range(9)
 LOADED_AT, LOADED_END, WALKER_AT = range(9, 12)
 MBPS, LATENCY_PS, OCCUPANCY_PS, PIECE_PS, PIECE_REST, WALK_PS, WALKER_PS = range(12, 26, 2)
 TIER_COLUMNS = 26
@@ -38,19 +38,21 @@ LINK, HOP_PS, PACKET, HEADER, POOL, OUTWARD, POINTS_AT, POINTS_END = range(8)
 HOP_SERVER, HOP_MBPS = range(8, 12, 2)
 HOP_COLUMNS = 12
 # Work.kernels. Units FIRST_UNIT..LAST_UNIT are those of its initiator, ROUTES the initiator's first route in
-# Hardware.routes; DRAWN is the number that tails are drawn by; PORT_MBPS a pair, as above, of 0 where a unit
+# Hardware.routes; DRAWN is the number that tails are drawn by; WORKING_PS what a worked tile takes after its
+# arithmetic; PORT_MBPS a pair, as above, of 0 where a unit
 # has no port
 (
-    LAUNCH_PS, WAIT_AT, BLOCK_AT, SHARES, IN_FLIGHT, IN_ORDER, FLOPS, MFLOPS, STARTUP_PS, DRAIN_PS, DRAWN,
-    FIRST_UNIT, LAST_UNIT, ROUTES, PORT_MBPS,
-) = range(15)  # fmt: skip
+    LAUNCH_PS, WAIT_AT, BLOCK_AT, SHARES, IN_FLIGHT, IN_ORDER, FLOPS, MFLOPS, WORKING_PS, STARTUP_PS,
+    DRAIN_PS, DRAWN, FIRST_UNIT, LAST_UNIT, ROUTES, PORT_MBPS,
+) = range(16)  # fmt: skip
 # Counts.kernels
 READY_PS, START_PS, END_PS, REQUESTS, DIGEST = range(5)
 # Counts.ledger: + 0 for reads, + 1 for writes
 ISSUED, MOVED = 0, 2
 # State.servers: the last service of a server ends at WHOLE + REST / RATE; of a channel WAY says whether it
-# was a write
-WHOLE_PS, REST, RATE, WAY = range(4)
+# was a write, and GATHERED what it is to write at once: bytes, and their service
+WHOLE_PS, REST, RATE, WAY, GATHERED_BYTES, GATHERED_PS, GATHERED_REST = range(7)
+SERVER_COLUMNS = 7
 # State.pools: free credits, all of them, the queue of slots (of a unit) or requests, and where in
 # Counts.waiting_ps the time in it is counted
 FREE, SIZE, HEAD, TAIL, PLACE = range(5)
@@ -117,7 +119,6 @@ class Hardware(NamedTuple):
     hops    int64[m, 12]      hops of all routes, the initiator's first
     curves  int64[n, 2]       efficiency of links by size, and tails of tiers (see rules)
     pools   int64[P, 5]       every pool when it is full
-    steps   int64[T + 1, CHANNEL_STEPS]   see rules.stripe_order
     """
 
     sizes: np.ndarray
@@ -127,7 +128,6 @@ class Hardware(NamedTuple):
     hops: np.ndarray
     curves: np.ndarray
     pools: np.ndarray
-    steps: np.ndarray
 
 
 class Work(NamedTuple):
@@ -141,10 +141,12 @@ class Work(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What is counted (see result.Outcome): kernels int64[K, 5], kernel_moved [K, places, 2], ledger
+    (
+        """What is counted (see result.Outcome): kernels int64[K, 5], kernel_moved [K, places, 2], ledger
     [R, T + 1, 4], written_back [T], wire_bytes [L, 2], waiting_ps [places + L + 2 + T] (places, pools of
-    links, units, ports, walkers), latency; busy [n, 5]: channels that still serve accepted writes when all
-    kernels have ended, their numbers and rows of State.servers, from that end on."""
+    links, units, ports, walkers), latency."""
+        ""
+    )
 
     kernels: np.ndarray
     kernel_moved: np.ndarray
@@ -153,7 +155,6 @@ class Counts(NamedTuple):
     wire_bytes: np.ndarray
     waiting_ps: np.ndarray
     latency: np.ndarray
-    busy: np.ndarray
 
 
 class State(NamedTuple):
@@ -186,7 +187,7 @@ def fresh_state(hardware: Hardware, work: Work, slots: int, most: int, requests:
     kernels = len(work.kernels) - 1
     tiers = hardware.sizes[TIERS]
     channels = hardware.tiers[tiers, SERVER_AT]  # and the cache
-    servers = np.zeros((channels + 2 * links + 2 * (tiers - 1) + 3 * units, 4), np.int64)
+    servers = np.zeros((channels + 2 * links + 2 * (tiers - 1) + 3 * units, SERVER_COLUMNS), np.int64)
     servers[:, RATE] = 1
     progress = np.empty((kernels, 2), np.int64)
     progress[:, LEFT] = work.kernels[1:, BLOCK_AT] - work.kernels[:-1, BLOCK_AT]

@@ -13,7 +13,6 @@ import numpy as np
 
 from memsim.errors import MemsimError
 from memsim.result import READ, WRITE, Outcome
-from memsim.rules import buffered_ps
 from memsim.system import System
 
 
@@ -89,14 +88,14 @@ def _check_links(outcome: Outcome, system: System) -> None:
 def _check_rates(outcome: Outcome, system: System) -> None:
     """No tier and no direction of a link is busy for longer than the replay; both of a shared link together.
 
-    A tier's operations fit in too: none moves more than an interleave block. What is in write buffers at the
-    end may be served after it.
+    A tier's operations fit in too: none moves more than an interleave block. What channels have gathered at
+    the end of a kernel may be written after it.
     """
     total_ps = int(outcome.end_ps.max(initial=0))
-    moved = outcome.kernel_moved.sum(axis=0)
+    moved, kernels = outcome.kernel_moved.sum(axis=0), len(outcome.end_ps)
     for number, tier in enumerate(system.tiers):
         channels_mbps = [tier.channels * mbps for mbps in tier.channel_mbps]
-        served_ps = total_ps + int(buffered_ps(tier.write_buffer_bytes, tier.channel_mbps[WRITE]))
+        served_ps = total_ps + kernels * (tier.write_buffer_bytes * 1_000_000 // tier.channel_mbps[WRITE] + 1)
         _check_busy(f"bytes moved by tier {tier.name}", moved[number].tolist(), channels_mbps, served_ps)
         operations = int(moved[number].sum()) // tier.interleave_bytes
         if operations * min(tier.occupancy_ps) > served_ps * tier.channels:

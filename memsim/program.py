@@ -42,6 +42,7 @@ class Program(NamedTuple):
     tiles        tiles that a block has outstanding at most
     in_order     0 / 1
     flops, mflops   arithmetic of a worked tile, and the unit's rate for it
+    work_ps      what a worked tile takes after its arithmetic
     startup_ps, drain_ps   the initiator's set-up included
     op_at        int64[blocks + 1]: first op of each block
     ops          the ops
@@ -58,6 +59,7 @@ class Program(NamedTuple):
     in_order: Int64s
     flops: Int64s
     mflops: Int64s
+    work_ps: Int64s
     startup_ps: Int64s
     drain_ps: Int64s
     op_at: Int64s
@@ -106,6 +108,7 @@ def build_program(
         in_order=_ints(k.retire == "in_order" for k in kernels),
         flops=_ints(k.flops_per_tile for k in kernels),
         mflops=_ints(_rate(k, runner) for k, runner in zip(kernels, runners, strict=True)),
+        work_ps=_ints(runner.work_latency_ps for runner in runners),
         startup_ps=_ints(k.startup_ps + runner.setup_ps for k, runner in zip(kernels, runners, strict=True)),
         drain_ps=_ints(k.drain_ps for k in kernels),
         op_at=_offsets(np.concatenate([counts for _, counts in dealt])),
@@ -188,9 +191,7 @@ def _shares(kernel: Kernel, accesses: Accesses, home: int, plan: Plan | None) ->
     return shares
 
 
-def _dealt_rows(
-    accesses: Accesses, source: Int64s, place: Int64s, span: Int64s
-) -> tuple[Int64s, Int64s]:
+def _dealt_rows(accesses: Accesses, source: Int64s, place: Int64s, span: Int64s) -> tuple[Int64s, Int64s]:
     """First row and rows of each op of an `even` access: whole grains, the first blocks get one more."""
     grain, total = accesses.grain[source], accesses.rows[source]
     grains = -(-total // grain)

@@ -75,7 +75,7 @@ class Replay:
                 yield self.ended[program.wait_for[i]]
             self.out.ready_ps[kernel] = self.now_ps
             if not any(self.blocks_left[:kernel]):
-                self.machine.forget_loads(self.now_ps)
+                self.machine.forget(self.now_ps)
             yield self.at(program.launch_ps[kernel], START, kernel)
             self.out.start_ps[kernel] = self.now_ps
             self.started = kernel + 1
@@ -235,7 +235,7 @@ class Replay:
         flops = int(program.flops[kernel]) if program.ops.table[tile.op, rules.IS_WORKED] else 0
         if flops:
             unit = self.machine.arithmetic[block.initiator][block.unit]
-            end_ps = unit.book(self.now_ps, flops, int(program.mflops[kernel]))
+            end_ps = unit.book(self.now_ps, flops, int(program.mflops[kernel])) + int(program.work_ps[kernel])
         if program.in_order[kernel]:
             end_ps = block.worked_ps = max(end_ps, block.worked_ps)
         if end_ps == self.now_ps:
@@ -362,18 +362,14 @@ class Replay:
         return self.book_pieces(request, request.pushes, True)
 
     def book_pieces(self, request: Request, number: int, write: bool) -> int:
-        """Book the channels of a request's pieces at a tier; returns when the last one ends, of a write when
-        the last one is accepted."""
+        """Book the channels of a request's pieces at a tier; returns when the last one ends."""
         tier = self.system.tiers[number]
-        rate, occupancy_ps = tier.channel_mbps[write], tier.occupancy_ps[write]
         operation = int(rules.operation_bytes(request.transfer, tier.interleave_bytes))
         end_ps = self.now_ps
         for station, nbytes in self.machine.pieces(number, request.offset, request.nbytes):
-            least_ps = int(rules.least_ps(nbytes, occupancy_ps, operation))
-            station.turn(self.now_ps, write, tier.turnaround_ps)
-            end_ps = max(end_ps, station.book(self.now_ps, nbytes, rate, least_ps))
-        if write:
-            end_ps = max(self.now_ps, end_ps - int(rules.buffered_ps(tier.write_buffer_bytes, rate)))
+            least_ps = int(rules.least_ps(nbytes, tier.occupancy_ps[write], operation))
+            book = station.write if write else station.read
+            end_ps = max(end_ps, book(self.now_ps, nbytes, least_ps, tier))
         return end_ps
 
     def complete(self, request: Request) -> None:

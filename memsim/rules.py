@@ -12,7 +12,6 @@ import numpy as np
 from memsim.jit import jit
 
 MOST_WAITED_PS = 1 << 62  # 53 days: a sum over requests may pass what int64 holds
-CHANNEL_STEPS = 16  # ways in which a stripe may go round the channels of a tier, a power of 2
 WINDOW_PS = 1_000_000  # in which the load of a tier is measured: work of as many ps is all its rate
 _PRIME = 2_147_483_647  # 2^31 - 1: products of two residues stay inside int64
 
@@ -94,46 +93,28 @@ def operation_bytes(transfer_bytes, interleave_bytes):
 
 
 @jit
-def buffered_ps(buffer_bytes, mbps):
-    """How long before the end of its service a write is accepted: what a full write buffer takes."""
-    return service_ps(buffer_bytes, mbps)[0]
-
-
-@jit
 def added(total_ps, more_ps):
     """A sum of times waited, which stays at MOST_WAITED_PS once it is there."""
     return total_ps + min(more_ps, MOST_WAITED_PS - total_ps)
 
 
-def channel_steps(channels: int) -> np.ndarray:
-    """Steps by which stripes go round so many channels: no factor in common, so that all are visited."""
-    numbers = np.arange(channels)
-    steps = numbers[np.gcd(numbers, channels) == 1]
-    chosen: np.ndarray = steps[np.arange(CHANNEL_STEPS) * len(steps) // CHANNEL_STEPS]
-    return chosen
-
-
 @jit
-def stripe_order(steps, tier, stripe, channels):
-    """First channel of a stripe, and the step from the channel of one of its lanes to that of the next.
+def channel_of_lane(lane, channels):
+    """Channel that serves a lane (interleave_bytes of a region): any of them, whatever lies beside it.
 
-    steps int64[tiers, CHANNEL_STEPS], see channel_steps. Both are drawn from a mix of 32 bits of the stripe.
-    Its multipliers are below 2^31, so that products stay inside int64.
+    A mix of 32 bits of the lane's number. Its multipliers are below 2^31, so that products stay inside int64.
     """
-    x = (stripe ^ (stripe >> 32)) & 0xFFFF_FFFF
+    x = (lane ^ (lane >> 32)) & 0xFFFF_FFFF
     x = (x ^ (x >> 16)) * 0x21F0_AAAD & 0xFFFF_FFFF
     x = (x ^ (x >> 15)) * 0x735A_2D97 & 0xFFFF_FFFF
     x ^= x >> 15
-    return x * channels >> 32, steps[tier, x & CHANNEL_STEPS - 1]
+    return x * channels >> 32
 
 
 @jit
-def channel_of(offset, interleave_bytes, channels, steps, tier):
-    """Channel that serves a byte offset of a region at a tier."""
-    lane = offset // interleave_bytes
-    stripe = lane // channels
-    first, step = stripe_order(steps, tier, stripe, channels)
-    return (first + (lane - stripe * channels) * step) % channels
+def channel_of(offset, interleave_bytes, channels):
+    """Channel that serves a byte offset of a region."""
+    return channel_of_lane(offset // interleave_bytes, channels)
 
 
 @jit
