@@ -15,7 +15,6 @@ import numpy as np
 from memsim.options import DEFAULT_QUANTUM_BYTES
 from memsim.route import path_bandwidth, tier_mbps
 from memsim.rules import (  # fmt: skip
-    buffered_ps,
     least_ps,
     operation_bytes,
     packets,
@@ -157,8 +156,8 @@ def _answer_ps(way: Way, nbytes: int, span_bytes: int) -> int:
     served_ps, latency_ps = _served_ps(way, nbytes, span_bytes), way.holder.latency_ps[way.write]
     if not way.write:
         return latency_ps + max(served_ps, _port_ps(way, nbytes))
-    buffer_ps = int(buffered_ps(way.holder.write_buffer_bytes, way.holder.channel_mbps[1]))
-    return max(latency_ps + max(0, served_ps - buffer_ps), _port_ps(way, nbytes))
+    fits = nbytes < way.holder.write_buffer_bytes  # of one channel, if all of it went there
+    return max(latency_ps + (0 if fits else served_ps), _port_ps(way, nbytes))
 
 
 def _served_ps(way: Way, nbytes: int, span_bytes: int) -> int:

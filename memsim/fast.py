@@ -16,17 +16,36 @@ from memsim import fast_loop
 from memsim.errors import MemsimError
 from memsim.fast_pack import pack_hardware, pack_work
 from memsim.fast_state import (  # fmt: skip
-    DIGEST, END_PS, ISSUED, MOVED, QUANTUM_BYTES, READY_PS, REQUESTS, REST, SERVER_AT, START_PS, TIERS,
-    WHOLE_PS, Counts, Hardware, State, fresh_state,
+    DIGEST,
+    END_PS,
+    ISSUED,
+    MOVED,
+    QUANTUM_BYTES,
+    READY_PS,
+    REQUESTS,
+    START_PS,
+    Counts,
+    Hardware,
+    fresh_state,
 )
 from memsim.jit import is_compiled, mark_compiled
 from memsim.limits import check_times
 from memsim.options import ReplayOptions
 from memsim.progress import Progress
-from memsim.program import UNIT_SHARES, Program, build_program
+from memsim.program import UNIT_SHARES, Plan, Program, build_program
 from memsim.result import LATENCY_BUCKETS, Outcome, empty_outcome
 from memsim.rules import (  # fmt: skip
-    GATHER_AT, MOST_WAITED_PS, PIECE_AT, REGION, ROW_BYTES, ROWS, SHARE_AT, STRIDE, TIER, TILE_ROWS, Memory,
+    GATHER_AT,
+    MOST_WAITED_PS,
+    PIECE_AT,
+    REGION,
+    ROW_BYTES,
+    ROWS,
+    SHARE_AT,
+    STRIDE,
+    TIER,
+    TILE_ROWS,
+    Memory,
 )
 from memsim.segments import split
 from memsim.system import System
@@ -45,24 +64,23 @@ def run(
     memory: Memory,
     options: ReplayOptions,
     progress: Progress | None = None,
+    plan: Plan | None = None,
 ) -> Outcome:
-    """Replay a trace. progress(kernels ended, kernels) is called as they end."""
+    """Replay a trace. progress(kernels ended, kernels) is called as they end; plan: see build_program."""
     if not is_compiled():
         print("memsim: compiling the engine, once after an install (10 to 20 s) ...", file=sys.stderr)
     hardware = pack_hardware(system, options)
     total = empty_outcome(trace.kernel_count, len(trace.regions), len(system.tiers), len(system.links))
     memo: Memo = OrderedDict()
-    busy = no_channels()
     begin_ps, done = 0, 0
     for segment in split(trace.kernels()):
         program = build_program(
             segment.launches, segment.waits, segment.new_step, system, memory.regions[:, ROW_BYTES],
-            options.run_on,
+            options.run_on, plan,
         )  # fmt: skip
         check_times(program, memory, system, options.quantum_bytes, begin_ps)
         regions, program, local = localize(program, memory)
-        counts = _replay_once(hardware, program, local, system, busy, memo)
-        busy = counts.busy
+        counts = _replay_once(hardware, program, local, system, memo)
         add_segment(total, counts, done, regions, begin_ps)
         total.initiator[done : done + len(segment.launches)] = program.initiator
         done += len(segment.launches)
@@ -73,13 +91,11 @@ def run(
     return total
 
 
-def _replay_once(
-    hardware: Hardware, program: Program, memory: Memory, system: System, busy: np.ndarray, memo: Memo
-) -> Counts:
-    key = _fingerprint(program, memory, busy)
+def _replay_once(hardware: Hardware, program: Program, memory: Memory, system: System, memo: Memo) -> Counts:
+    key = _fingerprint(program, memory)
     counts = memo.get(key)
     if counts is None:
-        counts = replay_segment(hardware, program, memory, system, busy)
+        counts = replay_segment(hardware, program, memory, system)
         memo[key] = counts
         if len(memo) > _MEMO_SEGMENTS:
             memo.popitem(last=False)
@@ -88,15 +104,10 @@ def _replay_once(
     return counts
 
 
-def no_channels() -> np.ndarray:
-    """Counts.busy of an idle machine."""
-    return np.zeros((0, 5), np.int64)
-
-
-def _fingerprint(program: Program, memory: Memory, busy: np.ndarray) -> bytes:
-    """Equal for segments that replay alike: same kernels, ops, layouts, placement and busy channels."""
+def _fingerprint(program: Program, memory: Memory) -> bytes:
+    """Equal for segments that replay alike: same kernels, ops, layouts and placement."""
     digest = hashlib.blake2b(digest_size=16)
-    for array in (*program[:-1], *program.ops, *memory, busy):
+    for array in (*program[:-1], *program.ops, *memory):
         digest.update(len(array).to_bytes(8, "little"))
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.digest()
@@ -135,10 +146,8 @@ def _pick(offsets: np.ndarray, owners: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return items.astype(np.int64), np.concatenate([np.zeros(1, np.int64), ends]).astype(np.int64)
 
 
-def replay_segment(
-    hardware: Hardware, program: Program, memory: Memory, system: System, busy: np.ndarray
-) -> Counts:
-    """Replay one segment from time 0 on a machine that is idle but for channels that still write."""
+def replay_segment(hardware: Hardware, program: Program, memory: Memory, system: System) -> Counts:
+    """Replay one segment from time 0 on an idle machine."""
     slots, most = most_alive(program, system)
     work = pack_work(program, system)
     shift = bucket_shift(system, int(hardware.sizes[QUANTUM_BYTES]), program, memory)
@@ -146,27 +155,17 @@ def replay_segment(
     while requests <= _MOST_REQUESTS:
         counts = empty_counts(len(program.launch_ps), len(memory.regions) - 1, system)
         state = fresh_state(hardware, work, slots, most, requests, shift)
-        state.servers[busy[:, 0]] = busy[:, 1:]
         status = fast_loop.PAUSED
         while status == fast_loop.PAUSED:  # here Ctrl-C is heard
             status = fast_loop.run(hardware, work, memory, state, counts)
         if status == fast_loop.DONE:
-            return counts._replace(busy=_still_busy(hardware, state, int(counts.kernels[:, END_PS].max())))
+            return counts
         if status == fast_loop.STUCK:
             raise MemsimError("the replay ran out of events before its kernels ended: a fault of memsim")
         requests *= 2
     raise MemsimError(
         f"more than {_MOST_REQUESTS} requests in flight; raise --quantum or record fewer tiles in flight"
     )
-
-
-def _still_busy(hardware: Hardware, state: State, end_ps: int) -> np.ndarray:
-    """Counts.busy: writes that were accepted may be served after the kernels have ended."""
-    channels = state.servers[: hardware.tiers[hardware.sizes[TIERS] - 1, SERVER_AT]]
-    numbers = np.flatnonzero(channels[:, WHOLE_PS] + (channels[:, REST] > 0) > end_ps)
-    busy = np.column_stack([numbers, channels[numbers]])
-    busy[:, 1 + WHOLE_PS] -= end_ps
-    return busy
 
 
 def empty_counts(kernels: int, regions: int, system: System) -> Counts:
@@ -178,10 +177,10 @@ def empty_counts(kernels: int, regions: int, system: System) -> Counts:
         kernels=times,
         kernel_moved=np.zeros((kernels, places, 2), np.int64),
         ledger=np.zeros((regions, len(system.tiers) + 1, 4), np.int64),
+        written_back=np.zeros(len(system.tiers), np.int64),
         wire_bytes=np.zeros((links, 2), np.int64),
-        waiting_ps=np.zeros(places + links + 2, np.int64),
+        waiting_ps=np.zeros(places + links + 2 + len(system.tiers), np.int64),
         latency=np.zeros((len(system.tiers) + 1, LATENCY_BUCKETS), np.int64),
-        busy=no_channels(),
     )
 
 
@@ -240,11 +239,14 @@ def add_segment(total: Outcome, counts: Counts, first: int, regions: np.ndarray,
     total.issued[regions] += counts.ledger[:, :, ISSUED : ISSUED + 2]
     total.moved[regions] += counts.ledger[:, :, MOVED : MOVED + 2]
     places, links = len(total.waiting_ps), len(total.tags_waiting_ps)
+    total.written_back[:] += counts.written_back
     total.wire_bytes[:] += counts.wire_bytes
     _add_waiting(total.waiting_ps, counts.waiting_ps[:places])
     _add_waiting(total.tags_waiting_ps, counts.waiting_ps[places : places + links])
-    _add_waiting(total.units_waiting_ps, counts.waiting_ps[-2:-1])
-    _add_waiting(total.ports_waiting_ps, counts.waiting_ps[-1:])
+    rest_ps = counts.waiting_ps[places + links :]
+    _add_waiting(total.units_waiting_ps, rest_ps[:1])
+    _add_waiting(total.ports_waiting_ps, rest_ps[1:2])
+    _add_waiting(total.walks_waiting_ps, rest_ps[2:])
     total.latency[:] += counts.latency
 
 

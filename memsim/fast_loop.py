@@ -9,11 +9,43 @@ from __future__ import annotations
 from memsim.fast_queue import NEVER_PS, NOTHING, is_due, next_event_ps, next_item, post, take
 from memsim.fast_route import travel
 from memsim.fast_state import (  # fmt: skip
-    BLOCK, BLOCK_AT, BLOCK_END, DRAIN_PS, END_PS, FIRST_KERNEL, FIRST_UNIT, FREE_SLOT, FREE_SLOTS, GIVE,
-    IN_HEAPS, ISSUE, KERNEL, LAST_UNIT, LAUNCH_PS, LEFT, MOST_TILES, NEXT_BLOCK, NEXT_KERNEL, NONE, ON_UNIT,
-    OP, READY_PS, SHARES, START, STARTUP_PS, START_PS, TILE, TO_PLACE, WAIT_AT, WORKED,
+    BLOCK,
+    BLOCK_AT,
+    BLOCK_END,
+    DRAIN_PS,
+    END_PS,
+    FIRST_KERNEL,
+    FIRST_UNIT,
+    FREE_SLOT,
+    FREE_SLOTS,
+    GATHERED_BYTES,
+    GIVE,
+    IN_HEAPS,
+    ISSUE,
+    KERNEL,
+    LAST_UNIT,
+    LAUNCH_PS,
+    LEFT,
+    MOST_TILES,
+    NEXT_BLOCK,
+    NEXT_KERNEL,
+    NONE,
+    ON_UNIT,
+    OP,
+    READY_PS,
+    SERVER_AT,
+    SHARES,
+    START,
+    STARTUP_PS,
+    START_PS,
+    TIERS,
+    TILE,
+    TO_PLACE,
+    WAIT_AT,
+    WINDOW_AT_PS,
+    WORKED,
 )
-from memsim.fast_tile import FULL, ask, end_tile, give_back
+from memsim.fast_tile import FULL, ask, end_tile, give_back, walk
 from memsim.jit import inner, jit
 
 DONE, PAUSED, MORE_REQUESTS, STUCK = range(4)
@@ -21,7 +53,7 @@ REQUESTS_A_RUN = 1_000_000  # between two pauses: about a second
 
 
 @inner
-def end_block(prog, st, out, slot, now_ps):
+def end_block(hw, prog, st, out, slot, now_ps):
     """A block ends: its place is free, and with the kernel's last block the kernel has ended."""
     kernel = st.slots[slot, KERNEL]
     st.room[st.slots[slot, ON_UNIT]] += prog.kernels[kernel, SHARES]
@@ -31,11 +63,11 @@ def end_block(prog, st, out, slot, now_ps):
     st.kernels[kernel, LEFT] -= 1
     if st.kernels[kernel, LEFT] == 0:
         out.kernels[kernel, END_PS] = now_ps
-        make_ready(prog, st, out, now_ps)
+        make_ready(hw, prog, st, out, now_ps)
 
 
 @inner
-def make_ready(prog, st, out, now_ps):
+def make_ready(hw, prog, st, out, now_ps):
     """See whether the next kernel of the file is ready; if so, launch it."""
     kernel = st.sizes[NEXT_KERNEL]
     if kernel == len(st.kernels) or out.kernels[kernel, READY_PS] != NONE:
@@ -46,16 +78,29 @@ def make_ready(prog, st, out, now_ps):
         if st.kernels[prog.wait_for[i], LEFT] > 0:
             return
     out.kernels[kernel, READY_PS] = now_ps
+    forget(hw, st, kernel, now_ps)
     post(st, START, now_ps + prog.kernels[kernel, LAUNCH_PS], kernel, 0, kernel)
 
 
 @inner
-def start_kernel(prog, st, out, kernel, now_ps):
+def forget(hw, st, kernel, now_ps):
+    """If all kernels before this one have ended, tiers write what they gathered and measure loads anew."""
+    for before in range(kernel):
+        if st.kernels[before, LEFT] > 0:
+            return
+    st.loads[:] = 0
+    st.loads[:, WINDOW_AT_PS] = now_ps
+    channels = hw.tiers[hw.sizes[TIERS] - 1, SERVER_AT]
+    st.servers[:channels, GATHERED_BYTES:] = 0
+
+
+@inner
+def start_kernel(hw, prog, st, out, kernel, now_ps):
     """A kernel starts: its blocks may be placed, and the next kernel of the file may become ready."""
     out.kernels[kernel, START_PS] = now_ps
     st.sizes[NEXT_KERNEL] = kernel + 1
     st.sizes[TO_PLACE] = 1
-    make_ready(prog, st, out, now_ps)
+    make_ready(hw, prog, st, out, now_ps)
 
 
 @inner
@@ -113,15 +158,15 @@ def start_block(prog, st, kernel, unit, now_ps):
 
 
 @inner
-def end_and_start(prog, st, out, now_ps):
+def end_and_start(hw, prog, st, out, now_ps):
     """Phases 1 to 4: arithmetic and blocks end, kernels start, waiting blocks are placed."""
     while is_due(st, WORKED, now_ps):
         tile = take(st, WORKED)
         end_tile(prog, st, tile // st.sizes[MOST_TILES], tile, now_ps)
     while is_due(st, BLOCK_END, now_ps):
-        end_block(prog, st, out, take(st, BLOCK_END), now_ps)
+        end_block(hw, prog, st, out, take(st, BLOCK_END), now_ps)
     while is_due(st, START, now_ps):
-        start_kernel(prog, st, out, take(st, START), now_ps)
+        start_kernel(hw, prog, st, out, take(st, START), now_ps)
     if st.sizes[TO_PLACE]:
         place_blocks(prog, st, now_ps)
 
@@ -135,6 +180,8 @@ def issue(hw, prog, memory, st, out, item, now_ps):
             request = ask(hw, prog, memory, st, out, -1 - item, now_ps)
             if request < 0:
                 return request != FULL
+            if walk(hw, prog, st, out, -1 - item, request, now_ps):
+                continue
         travel(hw, prog, st, out, request, now_ps)
         if item >= 0:
             return True
@@ -149,7 +196,7 @@ def run(hw, prog, memory, st, out):
     (events ran out before the kernels did).
     """
     if out.kernels[0, READY_PS] == NONE:
-        make_ready(prog, st, out, 0)
+        make_ready(hw, prog, st, out, 0)
     left = REQUESTS_A_RUN
     while left > 0:
         now_ps = next_event_ps(st)
@@ -162,7 +209,7 @@ def run(hw, prog, memory, st, out):
             give_back(hw, prog, st, out, item, now_ps)
             left -= 1
         if st.sizes[IN_HEAPS] > 0:
-            end_and_start(prog, st, out, now_ps)
+            end_and_start(hw, prog, st, out, now_ps)
         while True:
             item = next_item(st, ISSUE, 2 * now_ps + 1)
             if item == NOTHING:

@@ -7,8 +7,25 @@ from __future__ import annotations
 
 from memsim.fast_queue import post, schedule
 from memsim.fast_state import (  # fmt: skip
-    BLOCK, DUE, FREE, HEAD, ISSUE, LATER, NEED, NEXT, NONE, ON_UNIT, PAID, PLACE, REQUEST, R_PAID, R_PARTS,
-    R_POOL, SINCE_PS, SIZE, TAIL,
+    BLOCK,
+    DUE,
+    FREE,
+    HEAD,
+    ISSUE,
+    LATER,
+    NEED,
+    NEXT,
+    NONE,
+    ON_UNIT,
+    PAID,
+    PLACE,
+    REQUEST,
+    R_PAID,
+    R_PARTS,
+    R_POOL,
+    SINCE_PS,
+    SIZE,
+    TAIL,
 )
 from memsim.jit import inner
 from memsim.rules import added

@@ -8,8 +8,27 @@ are too far from the others. A request has one event at a time.
 from __future__ import annotations
 
 from memsim.fast_state import (  # fmt: skip
-    BUCKET, BUCKETS, DUE, EARLIER, FIRST, GIVE, HEAPS, IN_HEAPS, ISSUE, ITEM, LAST, LAST_BUCKET, LATER,
-    MAJOR, MINOR, NONE, ON_WHEEL, R_BLOCK, R_NUMBER, SHIFT, TIME_PS,
+    BUCKET,
+    BUCKETS,
+    DUE,
+    EARLIER,
+    FIRST,
+    GIVE,
+    HEAPS,
+    IN_HEAPS,
+    ISSUE,
+    ITEM,
+    LAST,
+    LAST_BUCKET,
+    LATER,
+    MAJOR,
+    MINOR,
+    NONE,
+    ON_WHEEL,
+    R_BLOCK,
+    R_NUMBER,
+    SHIFT,
+    TIME_PS,
 )
 from memsim.jit import inner
 

@@ -114,6 +114,7 @@ class InitiatorTable(Table):
     launch_gap: Gap = _key("slower")
     graph_launch: Gap = _key("slower")
     setup: Gap | None = _option("slower")
+    work_latency: Gap | None = _option("slower")
     port: Bandwidth | None = _option("faster")  # one unit's, as port_write
     port_write: Bandwidth | None = _option("faster")
     bf16: Arithmetic | None = _option("faster")
@@ -163,7 +164,7 @@ class TierTable(Table):
     queue_depth: Tags | None = _option("faster")
     tail: SlowSteps | None = _option("slower")
     turnaround: Gap | None = _option("slower")
-    write_buffer: Buffer | None = _option("faster")
+    write_buffer: Buffer | None = _option("any")
     loaded_latency: LoadedTimes | None = _option("slower")
     energy: BitEnergy | None = _option("energy")
     translation: dict[Name, WalkTable] = Field({}, max_length=MOST_LEVELS)

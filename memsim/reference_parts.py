@@ -14,9 +14,29 @@ import simpy
 
 from memsim import rules
 from memsim.result import Outcome
-from memsim.system import Hop, System
+from memsim.system import Hop, System, Tier, Walk
 
 NO_LIMIT = 1 << 62  # credits of a pool that has no limit
+
+
+def service(work: int, rate: int, least_ps: int) -> tuple[int, int]:
+    """Time of work that keeps a station for least_ps at least (see rules.service_ps)."""
+    whole_ps, rest = rules.service_ps(work, rate)
+    return (least_ps, 0) if whole_ps < least_ps else (int(whole_ps), int(rest))
+
+
+@dataclass
+class Gathered:
+    """Written bytes that a channel has not begun to write, and their services."""
+
+    nbytes: int = 0
+    whole_ps: int = 0
+    rest: int = 0
+
+    def add(self, nbytes: int, whole_ps: int, rest: int) -> None:
+        self.nbytes += nbytes
+        self.whole_ps += whole_ps
+        self.rest += rest
 
 
 class Station:
@@ -30,6 +50,7 @@ class Station:
         self.turned_ps = 0  # to change the direction of the next service
         self.writes = False  # the direction of the last one
         self.waited_ps = 0  # by all who came while it was busy
+        self.gathered = Gathered()  # by a channel, to be written at once
 
     @property
     def free_ps(self) -> int:
@@ -43,17 +64,35 @@ class Station:
 
     def book(self, now_ps: int, work: int, rate: int, least_ps: int = 0) -> int:
         """Take work that arrives now, and keeps the station for least_ps at least; returns when it ends."""
+        return self.serve(now_ps, *service(work, rate, least_ps), rate)
+
+    def serve(self, now_ps: int, whole_ps: int, rest: int, rate: int) -> int:
+        """Take a service that arrives now; returns when it ends."""
         free_ps = self.free_ps
         self.waited_ps += max(0, free_ps - now_ps)
         if now_ps >= free_ps or rate != self.rate:
             self.begin_ps, self.whole_ps, self.rest = max(now_ps, free_ps), 0, 0
         self.rate = rate
-        whole_ps, rest = rules.service_ps(work, rate)
-        if whole_ps < least_ps:
-            whole_ps, rest = least_ps, 0
-        self.whole_ps += int(whole_ps) + self.turned_ps
-        self.rest += int(rest)
+        self.whole_ps += whole_ps + self.turned_ps
+        self.rest += rest
         return self.free_ps
+
+    def read(self, now_ps: int, nbytes: int, least_ps: int, tier: Tier) -> int:
+        """Take bytes to be read from a tier; returns when they are."""
+        self.turn(now_ps, False, tier.turnaround_ps)
+        return self.book(now_ps, nbytes, tier.channel_mbps[0], least_ps)
+
+    def write(self, now_ps: int, nbytes: int, least_ps: int, tier: Tier) -> int:
+        """Gather bytes to be written to a tier, and write all once they fill the buffer; returns when what
+        has begun to be written or read ends."""
+        rate, gathered = tier.channel_mbps[1], self.gathered
+        gathered.add(nbytes, *service(nbytes, rate, least_ps))
+        if gathered.nbytes < tier.write_buffer_bytes:
+            self.waited_ps += max(0, self.free_ps - now_ps)
+            return max(now_ps, self.free_ps)
+        self.gathered = Gathered()
+        self.turn(now_ps, True, tier.turnaround_ps)
+        return self.serve(now_ps, gathered.whole_ps, gathered.rest, rate)
 
 
 class Pool:
@@ -109,6 +148,7 @@ class Block:
     unit: int
     emptied: simpy.Event
     requests: int = 0
+    of_op: int = 0  # requests of the op that it is at
     outstanding: int = 0
     asked: bool = False  # all its tiles are asked for
     wake: simpy.Event | None = None
@@ -134,7 +174,10 @@ class Request:
     moved: int
     transfer: int
     write: bool
+    pushes: int = -1  # the tier that lines are pushed out to, to make room
     issue_ps: int = 0
+    home: int = 0  # the tier that its rows live in, also if the cache serves it
+    walks: tuple[Walk, ...] = ()  # levels of translation that it misses
     passed_ps: int = 0  # when it may be complete, as far as its unit's port goes
 
     @property
@@ -143,10 +186,29 @@ class Request:
         return self.block.block, self.number
 
 
+class Load:
+    """The load of a tier over its last whole window; the first one begins when all is idle."""
+
+    def __init__(self, begin_ps: int) -> None:
+        self.begin_ps = begin_ps  # of the window
+        self.work_ps = 0  # that arrived in it
+        self.last_ps = 0  # the same of the window before
+
+    def add(self, now_ps: int, work_ps: int) -> int:
+        """Count work that arrives; returns the load before it [millionths of the rate, as ps of a window]."""
+        windows = (now_ps - self.begin_ps) // rules.WINDOW_PS
+        if windows:
+            self.last_ps = self.work_ps if windows == 1 else 0
+            self.begin_ps += windows * rules.WINDOW_PS
+            self.work_ps = 0
+        self.work_ps += work_ps
+        return self.last_ps
+
+
 class Machine:
     """Stations and pools of a system.
 
-    channels     [tier][channel];  queues [tier]
+    channels     [tier][channel];  queues, loads [tier];  walkers [tier][level]
     arithmetic   [initiator][unit];  unit_pools the same;  ports [initiator][unit][write]
     links        [link][direction]: towards its first node, away from it; one station if it is shared
     link_pools   [link][flipped][write]: tags and credits of those who cross it outward in one of two ways
@@ -157,8 +219,10 @@ class Machine:
         self.cache = len(system.tiers)  # the cache's number among the tiers
         self.cache_server = Station()
         self.channels = [[Station() for _ in range(tier.channels)] for tier in system.tiers]
-        self.steps = np.array([rules.channel_steps(tier.channels) for tier in system.tiers])
         self.queues = [Pool(env, tier.queue_depth or NO_LIMIT) for tier in system.tiers]
+        self.walkers = [[Station() for _ in tier.translation] for tier in system.tiers]
+        self.forget(0)
+        self.loaded = [np.array(tier.loaded, np.int64).reshape(-1, 2) for tier in system.tiers]
         self.tails = [np.array(tier.tail, np.int64).reshape(-1, 2) for tier in system.tiers]
         self.arithmetic = [[Station() for _ in range(i.units)] for i in system.initiators]
         self.ports = [[[Station(), Station()] for _ in range(i.units)] for i in system.initiators]
@@ -171,6 +235,17 @@ class Machine:
             for k in system.links
         ]
         self.efficiency = [np.array(k.efficiency, np.int64).reshape(-1, 2) for k in system.links]
+
+    def forget(self, now_ps: int) -> None:
+        """All is idle: tiers write what their channels gathered, and measure loads anew."""
+        self.loads = [Load(now_ps) for _ in self.system.tiers]
+        for channels in self.channels:
+            for channel in channels:
+                channel.gathered = Gathered()
+
+    def is_cached(self, initiator: int, tier: int) -> bool:
+        """Whether the cache is in front of a tier for an initiator."""
+        return initiator == 0 and tier != self.cache and not self.system.routes[0][tier]
 
     def route(self, request: Request) -> tuple[Hop, ...]:
         """Hops from the request's initiator outward; none to the cache."""
@@ -192,10 +267,10 @@ class Machine:
 
     def pieces(self, number: int, offset: int, nbytes: int) -> Iterator[tuple[Station, int]]:
         """Channels that a request uses at a tier, with the bytes that each moves."""
-        tier, steps = self.system.tiers[number], self.steps
+        tier = self.system.tiers[number]
         while nbytes > 0:
             piece = int(rules.piece_bytes(offset, nbytes, tier.interleave_bytes))
-            channel = rules.channel_of(offset, tier.interleave_bytes, tier.channels, steps, number)
+            channel = rules.channel_of(offset, tier.interleave_bytes, tier.channels)
             moved = int(rules.rounded_bytes(offset, piece, tier.unit_bytes))
             yield self.channels[number][int(channel)], moved
             offset += piece
@@ -227,6 +302,15 @@ class Machine:
         share = rules.transfer_share(points, 0, len(points), request.transfer)
         return int(rules.stretched(wire_bytes, share))
 
+    def load_ps(self, number: int, nbytes: int, write: bool, now_ps: int) -> int:
+        """Count bytes that arrive at a tier; returns what its load makes a request take more."""
+        tier, points = self.system.tiers[number], self.loaded[number]
+        if not len(points):
+            return 0
+        work_ps, _ = rules.service_ps(nbytes, tier.channel_mbps[write])
+        load = self.loads[number].add(now_ps, int(work_ps))
+        return int(rules.loaded_ps(points, 0, len(points), load))
+
     def tail_ps(self, request: Request, seed: int, kernel: int, block: int) -> int:
         """What a request takes more than usual at its tier."""
         steps = self.tails[request.tier]
@@ -246,6 +330,8 @@ def count_waiting(machine: Machine, out: Outcome) -> None:
     for link, stations in enumerate(machine.links):
         out.waiting_ps[machine.cache + 1 + link] = _sum_ps(set(stations))
         out.tags_waiting_ps[link] = _sum_ps(pool for way in machine.link_pools[link] for pool in way)
+    for tier, walkers in enumerate(machine.walkers):
+        out.walks_waiting_ps[tier] = _sum_ps(walkers)
     out.ports_waiting_ps[0] = _sum_ps(way for ports in machine.ports for port in ports for way in port)
     out.units_waiting_ps[0] = _sum_ps(pool for pools in machine.unit_pools for pool in pools)
 

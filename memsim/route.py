@@ -154,6 +154,7 @@ def _initiator(name: str, table: InitiatorTable) -> Initiator:
         bf16_mflops=table.bf16.number // units if table.bf16 else 0,
         fp8_mflops=table.fp8.number // units if table.fp8 else 0,
         fp32_mflops=table.fp32.number // units if table.fp32 else 0,
+        work_latency_ps=_or_none(table.work_latency),
         port_mbps=(_or_none(table.port), _or_none(table.port_write or table.port)),
     )
 

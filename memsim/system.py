@@ -25,6 +25,7 @@ class Initiator:
     setup_ps               added to the start-up of each block: what a transfer of a copy engine costs
     bf16_mflops, fp8_mflops, fp32_mflops   sustained rate of one unit; 0: it cannot
     port_mbps              what one unit can take in from memories without a link, and give out; 0: no limit
+    work_latency_ps        from the end of a worked tile's service by the arithmetic to the end of the tile
     """
 
     name: str
@@ -38,6 +39,7 @@ class Initiator:
     fp8_mflops: int
     fp32_mflops: int
     port_mbps: tuple[int, int] = (0, 0)
+    work_latency_ps: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Tier:
     queue_depth      pieces that may be in the tier at once; 0: no limit
     tail             steps (n, extra): of a million requests the slowest n take `extra` ps more, n falling
     turnaround_ps    what a channel takes to change between reads and writes; 0: nothing
-    write_buffer_bytes   written bytes that a channel takes in before it has served them; 0: none
+    write_buffer_bytes   written bytes that a channel gathers before it writes them, all at once; 0: none
     loaded           of a tier that is one server: points (millionths of its rate, extra ps), loads rising
     translation      levels of address translation, the smaller reach first; two at most
     commanded        a device that takes commands and moves data by itself: no tags or credits of links
