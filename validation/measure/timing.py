@@ -272,10 +272,9 @@ def _time_cpu(work: Work, env: Env, budget_s: float, least: int, calls_per_graph
 
 def profiled(work: Work, env: Env) -> Measured:
     """One pass of the calls under the profiler; the kernels go to env.captured."""
-    import torch
-
     if not env.cuda:
         return _measured(work, [1.0], 1)
+    import torch
     from torch.profiler import ProfilerActivity, profile
 
     if work.renew:
