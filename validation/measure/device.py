@@ -44,9 +44,9 @@ class Env:
 
     device: str
     run: str = ""
-    rounds: int = 3
-    budget_s: float = 0.18
-    warm_s: float = 0.03
+    rounds: int = 2
+    budget_s: float = 0.15
+    warm_s: float = 0.02
     sample_s: float = 0.008
     window_s: float = 0.0
     since: str = ""

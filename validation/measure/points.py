@@ -79,10 +79,10 @@ class Family:
     seconds_per_point: float = 0.4
     setup_seconds: float = 0.5
     profile: str = "first"
-    rounds: int = 3
-    warm_ms: int = 30
+    rounds: int = 2
+    warm_ms: int = 20
     sample_ms: int = 8
-    timed_ms: int = 180
+    timed_ms: int = 150
     window_ms: int = 0
     file: str = field(default="", compare=False)
 

@@ -130,8 +130,11 @@ def _time_cuda(work: Work, env: Env, budget_s: float, least: int, calls_per_grap
             count = int(min(MAX_REPLAYS, max(least, budget_s * 1e9 / (once_ns * group))))
             clocks: dict[str, int | float] = {}
 
+            started = time.monotonic()
+
             def look() -> None:
-                time.sleep(once_ns * (warm + group * count / 2) / 1e9)  # half of the samples are over
+                queued_s = time.monotonic() - started  # the host may have waited: not all fits into the queue
+                time.sleep(max(0.0, once_ns * (warm + group * count / 2) / 1e9 - queued_s))
                 clocks.update(env.clocks())
 
             spans = replay_ns(graph, count, look, work.renew, group, warm)
@@ -269,10 +272,9 @@ def _time_cpu(work: Work, env: Env, budget_s: float, least: int, calls_per_graph
 
 def profiled(work: Work, env: Env) -> Measured:
     """One pass of the calls under the profiler; the kernels go to env.captured."""
-    import torch
-
     if not env.cuda:
         return _measured(work, [1.0], 1)
+    import torch
     from torch.profiler import ProfilerActivity, profile
 
     if work.renew:
