@@ -12,7 +12,15 @@ from pathlib import Path
 from memsim.profile import load_machine
 from memsim.route import build_system
 from memsim.system import System
-from validation import predict_chase, predict_gather, predict_loaded, predict_stream
+from validation import (
+    predict_beside,
+    predict_chase,
+    predict_far,
+    predict_gather,
+    predict_launch,
+    predict_loaded,
+    predict_stream,
+)
 from validation.figures_rows import Row
 from validation.predict_script import Bench, Recipe
 
@@ -24,6 +32,9 @@ RECIPES: dict[str, Recipe] = {
     **predict_gather.RECIPES,
     **predict_chase.RECIPES,
     **predict_loaded.RECIPES,
+    **predict_launch.RECIPES,
+    **predict_far.RECIPES,
+    **predict_beside.RECIPES,
 }
 
 

@@ -18,15 +18,14 @@ import numpy as np
 
 from memsim.system import System
 from validation.figures_rows import Row
-from validation.predict_script import Bench, Grid, Int64s, Job, Move, Script, count, further
-from validation.predict_stream import shortened
+from validation.predict_script import Grid, Int64s, Job, Lengths, Move, Script, count
 from workloads.grid import even
 from workloads.patterns import distinct
 
 WARP_BYTES, WARPS = 2048, 8  # asked for at once by a warp; warps of a block
 INDEX_BYTES = 4
 RESIDENT = 8  # blocks of 256 threads that a unit holds
-LONG_BYTES = 64 << 20  # longer lists are replayed in two shorter lengths, as those of `stream`
+LONG_BYTES = 64 << 20  # of rows: more are replayed in shorter lists
 KNOWN_BYTES = 256 << 20  # of a smaller region, earlier replays have read all
 
 
@@ -71,38 +70,22 @@ def of_row(row: Row) -> Gather:
 def gather(row: Row, system: System) -> Job:
     """A call: `count` distinct rows of `row` bytes out of `region` bytes."""
     what, rows, region_bytes = of_row(row), count(row, "count"), count(row, "region")
-    units, lengths = system.initiators[0].units, [rows, rows]
-    most = max(2 * what.turn_rows, LONG_BYTES // count(row, "row"))
-    if rows > most:
-        short, longer = shortened(rows, what.turn_rows, most)
-        lengths = [longer, short, longer]
+    units = system.initiators[0].units
+    lengths = Lengths.of(rows, what.turn_rows, LONG_BYTES // count(row, "row"))
     script = Script()
     data = script.region(region_bytes // what.piece_bytes, what.piece_bytes)
-    entries = rows * count(row, "calls")
-    lists = script.region(entries, INDEX_BYTES, kind="index")
-    kernels, sizes = [_before(script, data, lists, units)], []
-    random = np.random.default_rng(1)
-    for call, length in enumerate(lengths):
+    lists = script.region(rows * count(row, "calls"), INDEX_BYTES, kind="index")
+    kernels, random = [_before(script, data, lists, units)], np.random.default_rng(1)
+    for call, length in enumerate(lengths.calls):
         drawn = distinct(length, region_bytes // count(row, "row"), random)
         moves = list(what.moves(data, lists, call * rows, drawn))
         kernels.append(script.kernel(what.grid(units), moves))
-        sizes.append(script.moved(kernels[-1]))
-    if rows <= most:
-        return Job(*sizes[-1], lambda bench: bench.run(script).between_ns(kernels[1], kernels[2]))
-
-    def time_ns(bench: Bench) -> float:
-        times, counted = bench.run(script), kernels[1:]
-        each = [times.between_ns(before, last) for before, last in zip(counted, counted[1:], strict=False)]
-        return further(lengths[1:], each, rows)
-
-    read, written = (round(further(lengths[1:], way, rows)) for way in zip(*sizes[1:], strict=True))
-    return Job(read, written, time_ns)
+    return lengths.job(script, kernels)
 
 
 def _before(script: Script, data: int, lists: int, units: int) -> int:
     """What ran before: replays that have read a small region, then the kernel that writes the lists."""
-    grid = Grid(units * RESIDENT, RESIDENT, 8192, 2)
-    last = -1
+    grid, last = Grid(units * RESIDENT, RESIDENT, 8192, 2), -1
     for region, write in ((data, False), (lists, True)):
         size, row_bytes = script.regions[region].bytes, script.regions[region].row_bytes
         if write or size <= KNOWN_BYTES:

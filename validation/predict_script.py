@@ -7,7 +7,7 @@ each kernel started and ended. Nothing is fitted here: every number of time come
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -105,11 +105,15 @@ class Script:
             self.runs[row.name] = initiator
         return at
 
-    def moved(self, kernel: int) -> tuple[int, int]:
-        """Bytes that the blocks of a kernel read and write, each access counted."""
+    def moved(self, kernel: int, among: Collection[int] = ()) -> tuple[int, int]:
+        """Bytes that the blocks of a kernel read and write, each access once; `among` some regions only.
+
+        What every block reads is counted once.
+        """
         ways = [0, 0]
         for access in self.accesses[kernel]:
-            ways[access.write] += access.rows * self.regions[access.region].row_bytes
+            if not among or access.region in among:
+                ways[access.write] += access.rows * self.regions[access.region].row_bytes
         return ways[0], ways[1]
 
     def write(self, path: Path) -> None:
@@ -221,10 +225,43 @@ def count(row: Row, name: str) -> int:
     return int(number(row, name))
 
 
-def further(sizes: Sequence[int], values: Sequence[float], whole: int) -> float:
-    """The value at `whole` on the straight line through two pairs of a size and a value."""
-    (short, longer), (least, most) = sizes, values
-    return most + (whole - longer) / (longer - short) * (most - least)
+@dataclass(frozen=True)
+class Lengths:
+    """Calls that stand for one of `whole` (bytes or rows): itself, or two shorter ones.
+
+    A long call is replayed in two shorter lengths that end in the same part of a turn of the kernel's loop as
+    it does: what it has more, it has at a steady pace.
+    """
+
+    whole: int
+    calls: tuple[int, ...]
+
+    @classmethod
+    def of(cls, whole: int, turn: int, most: int) -> Lengths:
+        """One call of `whole` if that is at most `most`, else two, of about half of `most` and all of it."""
+        if whole <= max(most, 2 * turn):
+            return cls(whole, (whole,))
+        longer = whole - -(-(whole - max(most, 2 * turn)) // turn) * turn
+        short = longer - max(1, longer // 2 // turn) * turn
+        return cls(whole, (short, longer))
+
+    def value(self, values: Sequence[float]) -> float:
+        """Of the whole call, from those of the calls: on the straight line through them."""
+        if len(values) == 1:
+            return values[0]
+        (short, longer), (least, most) = self.calls, values
+        return most + (self.whole - longer) / (longer - short) * (most - least)
+
+    def job(self, script: Script, kernels: Sequence[int], among: Collection[int] = ()) -> Job:
+        """The prediction from `kernels`: one before the calls, then theirs; bytes `among` regions count."""
+
+        def time_ns(bench: Bench) -> float:
+            times, pairs = bench.run(script), zip(kernels, kernels[1:], strict=False)
+            return self.value([times.between_ns(before, last) for before, last in pairs])
+
+        ways = zip(*(script.moved(kernel, among) for kernel in kernels[1:]), strict=True)
+        read, written = (round(self.value(way)) for way in ways)
+        return Job(read, written, time_ns)
 
 
 def keep_busy(script: Script, units: int) -> None:

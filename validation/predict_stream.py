@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 from memsim.system import System
 from validation.figures_rows import Row
-from validation.predict_script import MANY, Bench, Grid, Job, Move, Script, count, further, keep_busy
+from validation.predict_script import MANY, Bench, Grid, Job, Lengths, Move, Script, count, keep_busy
 from workloads.grid import even
 
 ROW_BYTES = 512  # what a warp's 32 threads ask for in one load
-LONG_BYTES = 128 << 20  # larger calls are replayed in two shorter lengths: beyond, the pace stays the same
-CALLS = 4  # measured, after the buffers have been gone round once
+LONG_BYTES = 128 << 20  # a larger call is replayed in shorter lengths
+PLENTY_BYTES = 128 << 20
+CALLS = 4  # counted
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,14 @@ class Stream:
             return Grid(self.blocks * self.warps, self.resident * self.warps, self.warp_bytes, 2)
         return Grid(self.blocks, self.resident, self.warp_bytes, MANY if self.kind == "write" else self.warps)
 
-    def moves(self, regions: Sequence[int], nbytes: int) -> Iterator[Move]:
-        """Accesses of a call of `nbytes` on one buffer (a copy has two regions: from, to)."""
+    def moves(self, regions: Sequence[int], nbytes: int, begin: int = 0) -> Iterator[Move]:
+        """Accesses of a call of `nbytes` from byte `begin` on of a buffer: one region, or two of a copy."""
         grid = self.grid()
         mine = self.turn_bytes // grid.blocks // ROW_BYTES
         blocks = even(0, grid.blocks - 1, mine)
-        rows, step = nbytes // ROW_BYTES, self.turn_bytes // ROW_BYTES
-        for first in range(0, rows, step):
-            here = min(step, rows - first)
+        end, step = (begin + nbytes) // ROW_BYTES, self.turn_bytes // ROW_BYTES
+        for first in range(begin // ROW_BYTES, end, step):
+            here = min(step, end - first)
             if self.kind != "write":
                 yield Move(regions[0], blocks, here, first)
             if self.kind != "read":
@@ -82,9 +83,13 @@ def stream(kind: str, row: Row, system: System) -> Job:
 
 
 def rotating_calls(what: Stream, nbytes: int, buffers: int, units: int) -> Job:
-    """Calls that go round the buffers once, and CALLS more: their mean."""
-    script, calls = _with_buffers(what, [nbytes] * buffers, units)
-    order = [*range(buffers), *(call % buffers for call in range(CALLS))]
+    """Calls that go round the buffers once, and CALLS more: their mean.
+
+    Of many buffers, as many as no cache holds (PLENTY_BYTES) and then others: none of them comes back soon.
+    """
+    first = min(buffers, -(-PLENTY_BYTES // nbytes))
+    script, calls = _with_buffers(what, [nbytes] * min(buffers, first + CALLS), units)
+    order = [call % len(calls) for call in range(first + CALLS)]
     kernels = [script.kernel(what.grid(), list(what.moves(calls[buffer], nbytes))) for buffer in order]
 
     def time_ns(bench: Bench) -> float:
@@ -94,33 +99,13 @@ def rotating_calls(what: Stream, nbytes: int, buffers: int, units: int) -> Job:
 
 
 def long_calls(what: Stream, nbytes: int, units: int) -> Job:
-    """Two shorter calls, each on a buffer of its own: what the longer one has more, it has at a steady pace.
-
-    Both leave the same part of a turn at their ends as the whole call does.
-    """
-    short, longer = shortened(nbytes, what.turn_bytes)
-    script, calls = _with_buffers(what, [longer, short, longer], units)
-    sizes = (longer, short, longer)
-    kernels = [
-        script.kernel(what.grid(), list(what.moves(call, size)))
-        for call, size in zip(calls, sizes, strict=True)
-    ]
-    ways = zip(*(script.moved(kernel) for kernel in kernels[1:]), strict=True)
-    read, written = (round(further((short, longer), way, nbytes)) for way in ways)
-
-    def time_ns(bench: Bench) -> float:
-        times = bench.run(script)
-        each = [times.between_ns(before, last) for before, last in zip(kernels, kernels[1:], strict=False)]
-        return further((short, longer), each, nbytes)
-
-    return Job(read, written, time_ns)
-
-
-def shortened(whole: int, turn: int, most: int = LONG_BYTES) -> tuple[int, int]:
-    """Two lengths below `most` that end in the same part of a turn as `whole`, one about half the other."""
-    longer = whole - -(-(whole - most) // turn) * turn
-    short = longer - max(1, longer // 2 // turn) * turn
-    return short, longer
+    """Shorter calls, each on buffers of its own, after one that is not counted."""
+    lengths = Lengths.of(nbytes, what.turn_bytes, LONG_BYTES)
+    sizes = (lengths.calls[-1], *lengths.calls)
+    script, buffers = _with_buffers(what, sizes, units)
+    pairs = zip(buffers, sizes, strict=True)
+    kernels = [script.kernel(what.grid(), list(what.moves(buffer, size))) for buffer, size in pairs]
+    return lengths.job(script, kernels)
 
 
 def _with_buffers(what: Stream, sizes: Sequence[int], units: int) -> tuple[Script, list[list[int]]]:
