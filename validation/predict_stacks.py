@@ -13,7 +13,7 @@ from functools import partial
 from memsim.system import System
 from validation.figures_rows import Row
 from validation.predict_kernels import MEMSET
-from validation.predict_recorded import PLENTY_BYTES, Recorded, Turn, in_a_row, record
+from validation.predict_recorded import INSIDE, PLENTY_BYTES, Recorded, Turn, in_a_row, record
 from validation.predict_script import Bench, Job, count
 from workloads import dsa, dsa_attend, dsa_index, dsa_topk, kda, mla, stage
 from workloads.grid import Shape, one
@@ -21,6 +21,7 @@ from workloads.models import get_model
 from workloads.record import Recorder
 from workloads.selection import Selection, make_selection
 
+SELECTIONS = 3  # drawn; layers take turns on them
 GLUE = Shape(
     tile_rows=1024, tile_bytes=4096, tiles_in_flight=4, blocks_per_unit=8, tile_rule="small launches"
 )
@@ -40,7 +41,7 @@ def stack(model: str, row: Row, system: System, staged: bool = False) -> Job:
         for at, call in enumerate(calls)
     ]
     script, last = in_a_row(step * 2, {".kv": "host"} if staged else None)
-    read, written = (sum(way) for way in zip(*_moved(calls), strict=True))
+    read, written = _moved(calls)
 
     def time_ns(bench: Bench) -> float:
         return bench.run(script).between_ns(last[len(layers) - 1], last[-1])
@@ -53,9 +54,12 @@ def _copies(call: Recorded, end: str, own: int) -> int:
     return min(own, 1 + -(-PLENTY_BYTES // max(1, call.largest(end))))
 
 
-def _moved(calls: list[Recorded]) -> list[tuple[int, int]]:
-    known = {id(call): call.moved() for call in {id(call): call for call in calls}.values()}
-    return [known[id(call)] for call in calls]
+def _moved(calls: list[Recorded]) -> tuple[int, int]:
+    """Bytes as the measurement counts them: none of lists, and of staged rows only those written."""
+    distinct = {id(call): call for call in calls}
+    known = {key: call.moved((*INSIDE, ".indices")) for key, call in distinct.items()}
+    read, written = (sum(known[id(call)][way] for call in calls) for way in (0, 1))
+    return read - sum(call.largest(".staged") for call in calls), written
 
 
 def _layers(model: str, row: Row, units: int, staged: bool) -> list[Recorded]:
@@ -63,15 +67,16 @@ def _layers(model: str, row: Row, units: int, staged: bool) -> list[Recorded]:
     found, lengths = get_model(model), [count(row, "context")] * count(row, "batch")
     if found.dsa is not None:
         drawn = make_selection("uniform", found.dsa.top_k, 0)
-        return [
+        calls = [
             record(partial(_sparse, model, lengths, units, staged, layer, drawn))
-            for layer in range(len(found.layers))
+            for layer in range(SELECTIONS)
         ]
-    calls = {
+        return [calls[layer % SELECTIONS] for layer in range(len(found.layers))]
+    by_kind = {
         kind: record(partial(_layer, model, kind, lengths, units), ("kda-conv",))
         for kind in found.layer_counts
     }
-    return [calls[kind] for kind in found.layers]
+    return [by_kind[kind] for kind in found.layers]
 
 
 def _layer(model: str, kind: str, lengths: list[int], units: int, recorder: Recorder) -> None:
