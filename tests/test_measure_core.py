@@ -104,7 +104,7 @@ def test_the_whole_campaign_fits_a_quarter_of_an_hour_of_gpu_time():
 def test_a_file_may_say_how_long_its_families_are_timed_and_a_family_otherwise(tmp_path):
     text = CAMPAIGN.replace('suite = "micro"', 'suite = "micro"\ntimed_ms = 150\nrounds = 2')
     [family] = campaign(tmp_path, text.replace('["bytes", "kind"]', '["bytes", "kind"]\ntimed_ms = 400', 1))
-    assert (family.timed_ms, family.rounds, family.warm_ms, family.sample_ms) == (400, 2, 30, 8)
+    assert (family.timed_ms, family.rounds, family.warm_ms, family.sample_ms) == (400, 2, 20, 8)
 
 
 @pytest.mark.parametrize(("only", "found"), [(["chase"], 3), (["chase.sm"], 1), ([], len(MICRO))])
@@ -193,15 +193,15 @@ def test_a_family_is_timed_as_long_as_its_campaign_says_but_not_in_a_smoke_test(
     seen = []
 
     def does(point: Point, env: Env) -> Measured:
-        seen.append((env.rounds, env.warm_s, env.sample_s, env.budget_s))
+        seen.append((env.rounds, env.warm_s, env.sample_s, env.budget_s, env.window_s))
         return Measured([1.0])
 
     fake.does = does
-    family = family_of(count=1, gpus=0, rounds=2, warm_ms=200, sample_ms=80, timed_ms=640)
+    family = family_of(count=1, gpus=0, rounds=2, warm_ms=200, sample_ms=80, timed_ms=640, window_ms=400)
     run(tmp_path, family)
     env = Env(device="cpu", run="r2", smoke=True, rounds=1, budget_s=0.03)
     runner.run([family], env, tmp_path / "smoke", end=time.monotonic() + 60, say=lambda line: None)
-    assert seen == [(2, 0.2, 0.08, 0.64), (1, 0.03, 0.008, 0.03)]
+    assert seen == [(2, 0.2, 0.08, 0.64, 0.4), (1, 0.02, 0.008, 0.03, 0.0)]
 
 
 def test_a_half_written_row_is_left_out_and_cut(tmp_path):
@@ -381,7 +381,7 @@ def test_list_shows_every_point_with_its_split(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "calibrate  fma.rate warps=4" in lines
     assert "held_out   fma.rate warps=1" in lines
-    assert lines[-1].split() == ["total", "11", "4", "7", "5.1"]
+    assert lines[-1].split() == ["total", "11", "4", "7", "3.2"]
 
 
 @pytest.mark.parametrize(

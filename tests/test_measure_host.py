@@ -229,8 +229,8 @@ class Clock:
         return once
 
 
-@pytest.mark.parametrize(("queued", "trials"), [(1, 2500), (64, 250), (256, 82)])
-def test_queued_copies_are_tried_for_a_time_or_until_enough_and_late_ones_do_not_count(
+@pytest.mark.parametrize(("queued", "trials"), [(1, 2525), (64, 275), (256, 105)])
+def test_queued_copies_are_tried_for_a_time_or_until_enough_and_first_and_late_ones_do_not_count(
     monkeypatch: pytest.MonkeyPatch, queued: int, trials: int
 ) -> None:
     torch = pytest.importorskip("torch")
@@ -243,7 +243,9 @@ def test_queued_copies_are_tried_for_a_time_or_until_enough_and_late_ones_do_not
     for name in ("device", "stream"):
         monkeypatch.setattr(torch.cuda, name, lambda which: contextlib.nullcontext())
     axes = {"direction": "in", "mode": "stream", "bytes": 4096, "queued": queued}
-    measured = remote.queued(Point("host.copy_queue", axes), Env("cpu", budget_s=0.9999), FAR, (2, 0))
+    measured = remote.queued(
+        Point("host.copy_queue", axes), Env("cpu", warm_s=0.0099, budget_s=0.9999), FAR, (2, 0)
+    )
     assert clock.trials == trials
     assert 8 <= len(measured.samples_ns) <= 9
     assert all(8000 <= sample * queued <= 8200 for sample in measured.samples_ns)

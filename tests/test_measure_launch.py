@@ -194,6 +194,11 @@ def test_warm_replays_go_right_before_groups_that_are_timed_one_by_one(monkeypat
     assert samples == pytest.approx([2000.0, 2000.0])
 
 
+def test_windows_slide_by_one_sample_and_hold_all_where_there_are_too_few():
+    assert timing.sliding([1.0, 2.0, 6.0, 4.0], 3) == [3.0, 4.0]
+    assert timing.sliding([1.0, 2.0], 3) == [1.5]
+
+
 @pytest.fixture
 def no_stream(monkeypatch):
     idle = types.SimpleNamespace(synchronize=lambda: None)
@@ -202,21 +207,28 @@ def no_stream(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, lambda which: contextlib.nullcontext())
 
 
-@pytest.mark.parametrize(("once_ns", "replays", "mean_of"), [(3000.0, 200, 20), (2_500_000.0, 40, 4)])
-def test_a_gap_is_the_mean_of_some_replays(monkeypatch, no_stream, once_ns, replays, mean_of):
-    asked = []
+@pytest.mark.parametrize(("once_ns", "count"), [(3000.0, 20), (2_500_000.0, 3)])
+def test_a_gap_is_the_mean_over_captures_of_replays_that_nothing_disturbs(
+    monkeypatch, no_stream, once_ns, count
+):
+    asked, captured = [], []
 
-    def replay_ns(graph, count, look=None):
-        asked.append(count)
-        return [once_ns + at % mean_of for at in range(count)]
+    def capture(calls, nodes):
+        captured.append(nodes)
+        return len(captured), {"empty": nodes}
+
+    def replay_ns(graph, wanted, look=None):
+        asked.append((wanted, look is not None))
+        return [9 * once_ns] * micro_launch.LEAD + [once_ns + graph] * (wanted - micro_launch.LEAD)
 
     monkeypatch.setattr(micro_launch, "kernel", lambda name, env: lambda: None)
-    monkeypatch.setattr(micro_launch, "capture", lambda calls, nodes: ("graph", {"empty": nodes}))
+    monkeypatch.setattr(micro_launch, "capture", capture)
     monkeypatch.setattr(micro_launch, "replay_ns", replay_ns)
     point = points.Point("launch.gap", {"kernel": "empty", "nodes": 8})
-    measured = micro_launch.gap(point, Env("cpu", rounds=2, budget_s=0.16))
-    assert sum(asked) == 2 * (20 + replays)
-    assert measured.samples_ns == [once_ns + (mean_of - 1) / 2] * 20
+    measured = micro_launch.gap(point, Env("cpu", rounds=2, budget_s=1.5))
+    one_capture = [(3, False), *[(3 + count, False)] * 10]
+    assert asked == [*one_capture, *one_capture, (20, True)]
+    assert measured.samples_ns == [once_ns + 1.5] * 10
 
 
 def test_a_launch_is_looked_at_from_the_host_often_enough_for_its_mean(monkeypatch, no_stream):

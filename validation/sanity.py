@@ -77,7 +77,6 @@ def stream(size: int = 10 * GIB) -> dict[str, Any]:
     return {"bytes": size, "cache": "cold", "blocks": 1056, "flight": 8192}
 
 
-SURVIVORS = "part of the loads hit the L2: the set-up had written their lines, reading 512 MB left them there"
 WRITES = "the order of the writes matters: with 2 KiB at a time in 132 blocks it is 4.47 TB/s"
 TURNS = "the order of reads and writes: in pieces of 32 KiB 3.81 TB/s; the GDN kernel, 4 KiB a block, 4.2"
 KDA = "another kernel: FLA's reaches 3.2 TB/s up to 0.5 GB of states and 2.8 TB/s beyond 1 GB"
@@ -88,7 +87,7 @@ CONSTANTS = (
     Constant("stream.copy", stream(), "GB/s", 4800 * 0.79, f"{BENCHES}, 79 % of 4.8 TB/s"),
     Constant("stream.update", stream(), "GB/s", 4110, "gdn-vllm, slope above 200 MB", TURNS),
     Constant("chase.latency", {"footprint": 16 << 20, "stride": 128}, "ns", 141.6, f"{BENCHES}, near L2"),
-    Constant("chase.latency", {"footprint": GIB, "stride": 128}, "ns", 346, f"{BENCHES}, HBM", SURVIVORS),
+    Constant("chase.latency", {"footprint": GIB, "stride": 128}, "ns", 346, f"{BENCHES}, HBM"),
     Constant("host.copy", {"direction": "in", "bytes": GIB}, "GB/s", 55.43, LINKS),
     Constant("host.copy", {"direction": "out", "bytes": GIB}, "GB/s", 55.06, LINKS),
     Constant("peer.copy", {"direction": "in", "bytes": GIB}, "GB/s", 396.4, LINKS),

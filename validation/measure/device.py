@@ -35,7 +35,8 @@ class Skipped(Exception):
 @dataclass
 class Env:
     """device "cuda:0" or "cpu"; rounds = fresh buffers per point; budget_s = timed seconds per point, all
-    rounds together; warm_s = before the first sample of a round; sample_s = that a sample lasts at least.
+    rounds together; warm_s = before the first sample of a round; sample_s = that a sample lasts at least;
+    window_s = that samples in a row are averaged over (0: they are not).
 
     since: rows of runs before it do not count as done.
     profile: the pass that only lists kernels; `captured` then receives name -> (count, ns) of one pass.
@@ -43,10 +44,11 @@ class Env:
 
     device: str
     run: str = ""
-    rounds: int = 3
-    budget_s: float = 0.24
-    warm_s: float = 0.03
+    rounds: int = 2
+    budget_s: float = 0.15
+    warm_s: float = 0.02
     sample_s: float = 0.008
+    window_s: float = 0.0
     since: str = ""
     smoke: bool = False
     profile: bool = False

@@ -17,7 +17,7 @@ from pathlib import Path
 CAMPAIGN = Path(__file__).with_name("campaign")
 CALIBRATE, HELD_OUT = "calibrate", "held_out"
 Value = int | str
-PACE = ("rounds", "warm_ms", "sample_ms", "timed_ms")
+PACE = ("rounds", "warm_ms", "sample_ms", "timed_ms", "window_ms")
 KEYS = {"what", "module", "suite", "axes", "extra", "grid", "points", "exclude", "calibrate", "requires"} | {
     *("gpus", "seconds_per_point", "setup_seconds", "profile"),
     *PACE,
@@ -64,6 +64,7 @@ class Family:
     warm_ms           of replays before the first sample of a round
     sample_ms         that the replays of one sample last together
     timed_ms          of samples a point, all rounds together
+    window_ms         samples are averaged over so much, a mean beginning at each of them; 0: they are not
     """
 
     name: str
@@ -78,10 +79,11 @@ class Family:
     seconds_per_point: float = 0.4
     setup_seconds: float = 0.5
     profile: str = "first"
-    rounds: int = 3
-    warm_ms: int = 30
+    rounds: int = 2
+    warm_ms: int = 20
     sample_ms: int = 8
-    timed_ms: int = 240
+    timed_ms: int = 150
+    window_ms: int = 0
     file: str = field(default="", compare=False)
 
     @property

@@ -30,7 +30,7 @@ THREADS = 1024
 CHUNK_BYTES = 2048  # what a warp moves at a time
 WINDOW_NS = 15_000_000
 LONG_WINDOWS, LONGEST_WINDOWS = 4, 64  # windows that the other one lasts when a copy is measured
-TRIALS, MEAN_OF = 16, 2  # of a point; a sample is the mean of MEAN_OF
+WARM, TRIALS, MEAN_OF = 6, 16, 2  # of a point: that do not count, that do; a sample is the mean of MEAN_OF
 NEAR_BYTES = 4 << 30
 SPAN_BYTES = 8 << 30
 KERNELS = {"far_read": False, "far_write": True, "near_read": False, "near_write": True}  # -> writes
@@ -82,7 +82,8 @@ def beside(point: Point, env: Env, far: Far, copy_bytes: int) -> Measured:
     with torch.cuda.device(env.device), torch.cuda.stream(side_stream(env)):
         bench = Bench(env, far, copy_bytes, window_ns, rng)
         trial = bench.kernel_beside if one.is_kernel else bench.copy_beside
-        samples = [bench.lasting(trial, one, two) for _ in range((2 if env.smoke else TRIALS) + 1)][1:]
+        warm, count = (1, 2) if env.smoke else (WARM, TRIALS)
+        samples = [bench.lasting(trial, one, two) for _ in range(warm + count)][warm:]
     inward = one.name in ("far_read", "near_read", "copy_in")
     return Measured(
         samples_ns=samples if env.smoke else means(samples, MEAN_OF),

@@ -115,8 +115,8 @@ def pace(family: Family, env: Env) -> None:
     if env.smoke:
         return
     env.rounds = family.rounds
-    env.warm_s, env.sample_s, env.budget_s = (
-        ms / 1000 for ms in (family.warm_ms, family.sample_ms, family.timed_ms)
+    env.warm_s, env.sample_s, env.budget_s, env.window_s = (
+        ms / 1000 for ms in (family.warm_ms, family.sample_ms, family.timed_ms, family.window_ms)
     )
 
 

@@ -1,11 +1,12 @@
 """How long calls take: CUDA graphs over rotating buffers, with events; on a CPU a plain loop and its clock.
 
 Enters: a builder that makes fresh buffers and gives one call per buffer. Leaves: nanoseconds of one call,
-one sample per group of replays back to back. How long a group lasts is the family's (campaign file): some
-ms, or a tenth of a second where the power limiter moves the clock. Every call runs once before capture (some
-libraries capture set-up kernels otherwise); a graph holds at least 16 calls that go round the buffers, more
-where they are short; what an empty graph takes is subtracted; the whole is done again with fresh buffers
-(`rounds`), and all the samples are kept.
+one sample per group of replays back to back, or per window of such groups. How long those last is the
+family's (campaign file): some ms, or a window of one second, which is how long the power limiter takes to
+move the clock down and up again. Every call runs once before capture (some libraries capture set-up kernels
+otherwise); a graph holds at least 16 calls that go round the buffers, more where they are short; what an
+empty graph takes is subtracted; the whole is done again with fresh buffers (`rounds`), and all the samples
+are kept.
 """
 
 from __future__ import annotations
@@ -129,12 +130,17 @@ def _time_cuda(work: Work, env: Env, budget_s: float, least: int, calls_per_grap
             count = int(min(MAX_REPLAYS, max(least, budget_s * 1e9 / (once_ns * group))))
             clocks: dict[str, int | float] = {}
 
+            started = time.monotonic()
+
             def look() -> None:
-                time.sleep(once_ns * (warm + group * count / 2) / 1e9)  # half of the samples are over
+                queued_s = time.monotonic() - started  # the host may have waited: not all fits into the queue
+                time.sleep(max(0.0, once_ns * (warm + group * count / 2) / 1e9 - queued_s))
                 clocks.update(env.clocks())
 
             spans = replay_ns(graph, count, look, work.renew, group, warm)
             graph_ns = empty_graph_ns(env, min(group, EMPTY_GROUP))
+    if env.window_s:
+        spans = sliding(spans, max(1, round(env.window_s * 1e9 / (group * statistics.fmean(spans)))))
     done = _measured(work, [max(0.0, span - graph_ns) / calls for span in spans], calls)
     done.graph_ns, done.clocks, done.kernels = graph_ns, clocks, kernels
     return done
@@ -266,10 +272,9 @@ def _time_cpu(work: Work, env: Env, budget_s: float, least: int, calls_per_graph
 
 def profiled(work: Work, env: Env) -> Measured:
     """One pass of the calls under the profiler; the kernels go to env.captured."""
-    import torch
-
     if not env.cuda:
         return _measured(work, [1.0], 1)
+    import torch
     from torch.profiler import ProfilerActivity, profile
 
     if work.renew:
@@ -293,3 +298,9 @@ def means(samples: list[float], of: int) -> list[float]:
     if len(samples) < of:
         return samples
     return [statistics.fmean(samples[at : at + of]) for at in range(0, len(samples) - of + 1, of)]
+
+
+def sliding(samples: list[float], of: int) -> list[float]:
+    """Means of `of` consecutive samples (of all, if they are fewer), one that begins at each where it can."""
+    of = min(of, len(samples))
+    return [statistics.fmean(samples[at : at + of]) for at in range(len(samples) - of + 1)]
