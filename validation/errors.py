@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memsim.errors import UsageError, cut, nearest
+from memsim.recording import require_torch
 from validation import figures_rows, predict
 from validation.figures_rows import FamilyRows, Row, number
 from validation.figures_words import said
@@ -106,16 +107,17 @@ def table(
     families: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> list[Family]:
-    """Errors of the families of a machine that have a recipe, in name order.
+    """Errors of the families of a machine that have a recipe here, in name order.
 
     machine    a name that comes with memsim, or a folder
     families   names, or beginnings of names up to a dot; none: all
     progress   called with (points predicted, points)
 
-    UsageError: an unknown machine, a family without recipe, a folder that no machine file stands for.
+    UsageError: an unknown machine, a family without recipe, a folder that no machine file stands for;
+    MissingExtra: a family that torch records, and no torch.
     """
     folder = folder_of(machine)
-    if not predict.machine_of(folder, ""):
+    if not predict.machine_of(folder):
         known = ", ".join(predict.MACHINES)
         raise UsageError(f"{folder.name}: no machine file stands for it; predicted is: {known}")
     chosen = _chosen(figures_rows.read_machine(folder), families)
@@ -136,8 +138,11 @@ def table(
 
 
 def _chosen(families: Iterable[FamilyRows], wanted: Sequence[str]) -> list[FamilyRows]:
-    known = [family for family in families if family.name in predict.RECIPES]
+    recipes = predict.recipes()
+    known = [family for family in families if family.name in recipes]
     for word in wanted:
+        if word.partition(".")[0] in predict.BY_TORCH:
+            require_torch()
         if not any(_named(family.name, word) for family in known):
             remedy = nearest(word, [family.name for family in known])
             raise UsageError(f"no recipe predicts a family '{cut(word)}'; {remedy}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memsim.units import format_time
-from validation import show
+from validation import predict, show
 from validation.errors import Family, Point
 
 NAMES = ("family", "points", "error", "bias", "95 %", "line", "bound", "worst", "at")
@@ -51,7 +51,9 @@ def _notes(found: Sequence[Family]) -> list[str]:
     clocks = [mhz for family in found if family.sm_mhz for mhz in family.sm_mhz]
     logged = f"measured at {min(clocks):.0f} to {max(clocks):.0f} MHz; " if clocks else ""
     machines = ", ".join(dict.fromkeys(family.replayed_on for family in found))
+    missing = [] if predict.has_torch() else [f"left out without torch: {', '.join(predict.BY_TORCH)}\n"]
     return [
+        *missing,
         "error, bias, 95 %: mean absolute, mean, and 95th percentile of the absolute errors\n",
         "line: t0 + bytes / bandwidth, fitted to the points that may calibrate\n",
         f"{logged}replayed on {machines}\n",

@@ -7,6 +7,7 @@ makes the trace that does what the measured kernel did; its module says what tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from memsim.profile import load_machine
@@ -24,10 +25,17 @@ from validation import (
 from validation.figures_rows import Row
 from validation.predict_script import Bench, Recipe
 
-# The machine that stands for a folder of measurements; a family's own, by its first word.
-MACHINES = {"nvidia-h200": {"": "h200", "host": "h200-host", "stage": "h200-host", "peer": "h200-peer"}}
-
-RECIPES: dict[str, Recipe] = {
+# The machine that stands for a folder of measurements; that of a family, or of all that begin with a word.
+MACHINES = {
+    "nvidia-h200": {
+        "": "h200",
+        "host": "h200-host",
+        "stage": "h200-host",
+        "stack.v32_staged": "h200-host",
+        "peer": "h200-peer",
+    }
+}
+PLAIN: dict[str, Recipe] = {
     **predict_stream.RECIPES,
     **predict_gather.RECIPES,
     **predict_chase.RECIPES,
@@ -36,19 +44,35 @@ RECIPES: dict[str, Recipe] = {
     **predict_far.RECIPES,
     **predict_beside.RECIPES,
 }
+BY_TORCH = ("kda", "mla", "dsa", "stage", "stack")  # first words of families that torch records
 
 
-def machine_of(folder: Path, family: str) -> str:
+def has_torch() -> bool:
+    return find_spec("torch") is not None
+
+
+def recipes() -> dict[str, Recipe]:
+    """All recipes that work here: those of `BY_TORCH` where torch is installed."""
+    if not has_torch():
+        return PLAIN
+    from validation import predict_kernels, predict_stacks
+
+    return {**PLAIN, **predict_kernels.RECIPES, **predict_stacks.RECIPES}
+
+
+def machine_of(folder: Path, family: str = "") -> str:
     """Name of the machine file for a family measured in a folder; "" if there is none."""
     machines = MACHINES.get(folder.name, {})
-    return machines.get(family.partition(".")[0], machines.get("", ""))
+    names = (family, family.partition(".")[0], "")
+    return next((machines[name] for name in names if name in machines), "")
 
 
 def predictions(family: str, rows: Iterable[Row], system: System) -> Iterator[float]:
     """Nanoseconds that each row's `median_ns` should be."""
+    recipe = recipes()[family]
     with Bench(system) as bench:
         for row in rows:
-            yield RECIPES[family](row, system).time_ns(bench)
+            yield recipe(row, system).time_ns(bench)
 
 
 def system_of(machine: str) -> System:

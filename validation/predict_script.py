@@ -7,7 +7,7 @@ each kernel started and ended. Nothing is fitted here: every number of time come
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -73,18 +73,21 @@ class Script:
 
     def region(self, rows: int, row_bytes: int, tier: str = "", kind: str = "activation") -> int:
         """Add a region of whole rows; its number."""
-        name = f"r{len(self.regions)}"
-        self.regions.append(Region(len(self.regions), name, kind, -1, "bytes", rows * row_bytes, row_bytes))
+        return self.add(Region(-1, "", kind, -1, "bytes", rows * row_bytes, row_bytes), tier)
+
+    def add(self, region: Region, tier: str = "") -> int:
+        """Add a region under a new name; its number."""
+        number = len(self.regions)
+        self.regions.append(replace(region, id=number, name=f"r{number}", layer=-1))
         if tier:
-            self.place[name] = tier
-        return len(self.regions) - 1
+            self.place[self.regions[-1].name] = tier
+        return number
 
     def kernel(self, grid: Grid, moves: Sequence[Move] = (), *, stream: int = 0, initiator: str = "") -> int:
         """Add a launch after the one before it in the same stream; its number."""
-        at = len(self.kernels)
         row = Kernel(
-            id=at,
-            name=f"k{at}",
+            id=-1,
+            name="",
             family="measured",
             layer=-1,
             step=0,
@@ -99,11 +102,23 @@ class Script:
             startup_ps=grid.startup_ps,
             drain_ps=grid.drain_ps,
         )
-        self.kernels.append(row)
-        self.accesses.append([_access(at, move) for move in moves])
+        number = self.launch(row, [_access(move) for move in moves])
         if initiator:
-            self.runs[row.name] = initiator
-        return at
+            self.runs[self.kernels[number].name] = initiator
+        return number
+
+    def launch(
+        self, kernel: Kernel, accesses: Sequence[Access], regions: Mapping[int, int] | None = None
+    ) -> int:
+        """Add a kernel after the one before it in its stream; its number. regions: their numbers here."""
+        number, known = len(self.kernels), regions or {}
+        partial = known.get(kernel.partial_region, kernel.partial_region)
+        row = replace(kernel, id=number, name=f"k{number}", step=0, waits_for=(), partial_region=partial)
+        self.kernels.append(row)
+        self.accesses.append(
+            [replace(a, kernel=number, region=known.get(a.region, a.region)) for a in accesses]
+        )
+        return number
 
     def moved(self, kernel: int, among: Collection[int] = ()) -> tuple[int, int]:
         """Bytes that the blocks of a kernel read and write, each access once; `among` some regions only.
@@ -135,9 +150,9 @@ class Script:
         return digest.digest()
 
 
-def _access(kernel: int, move: Move) -> Access:
+def _access(move: Move) -> Access:
     return Access(
-        kernel=kernel,
+        kernel=-1,
         block=move.blocks.first,
         block_last=move.blocks.last,
         region=move.region,
