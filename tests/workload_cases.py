@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from memsim.trace import Access, Kernel
-from workloads import dsa, kda, mla
 from workloads.dsa_topk import Cut
-from workloads.grid import Shape
+from workloads.grid import Shape as Launch
+from workloads.kinds import kernels_of
 from workloads.record import ListSink, Recorder, RegionHandle
-from workloads.shapes import DsaShape, KdaShape, MlaShape
+from workloads.run import Run
+from workloads.shapes import DsaShape, KdaShape, MlaShape, Shape
 from workloads.tensors import generator_for
 
 torch.set_num_threads(1)  # tensors here are small, and tests share their machine
@@ -35,7 +36,7 @@ class WatchingRecorder(Recorder):
 
     @contextmanager
     def kernel(
-        self, name: str, family: str, layer: int, blocks: int, shape: Shape, partial: Any = None
+        self, name: str, family: str, layer: int, blocks: int, shape: Launch, partial: Any = None
     ) -> Iterator[Kernel]:
         if name == self.watched:
             self.before(self._regions)
@@ -85,23 +86,21 @@ def layer_of(
     """A layer of `kind` (kda, mla, dsa) for sequences of `lengths` rows, filled from seed 0."""
     sink = ListSink()
     recorder = WatchingRecorder(sink, device)
-    batch, most = len(lengths), max(lengths)
-    if kind == "kda":
-        regions: Any = kda.declare(recorder, 0, KdaShape(heads), batch)
-        module: Any = kda
-        step = lambda: kda.step(recorder, 0, KdaShape(heads), regions, batch)  # noqa: E731
-    elif kind == "mla":
-        regions, module = mla.declare(recorder, 0, MlaShape(heads), batch, most, units), mla
-        step = lambda: mla.step(recorder, 0, MlaShape(heads), regions, lengths, units)  # noqa: E731
-    else:
-        shape = DsaShape(MlaShape(heads), index_heads=4, top_k=top_k)
-        regions = dsa.declare(recorder, 0, shape, batch, most, units, staged=staged, cut=cut)
-        module = dsa
-        step = lambda: dsa.step(recorder, 0, shape, regions, lengths, units, selected, cut)  # noqa: E731
+    run = Run(len(lengths), max(lengths), units, staged, cut)
+    shapes: dict[str, Shape] = {
+        "kda": KdaShape(heads),
+        "mla": MlaShape(heads),
+        "dsa": DsaShape(MlaShape(heads), index_heads=4, top_k=top_k),
+    }
+    shape, kernels = shapes[kind], kernels_of(kind)
+    regions = kernels.declare(recorder, 0, shape, run)
 
     def fill() -> None:
         if device != "meta":
-            module.fill(regions, generator_for(recorder.device, 0))
+            kernels.fill(regions, generator_for(recorder.device, 0))
+
+    def step() -> None:
+        kernels.step(recorder, 0, shape, regions, lengths, run, selected)
 
     fill()
     return Layer(recorder, sink, regions, fill, step)

@@ -25,11 +25,12 @@ import torch
 from memsim import __version__
 from memsim.errors import MissingExtra, UsageError
 from memsim.trace_write import TraceWriter
-from workloads import combine, dsa, kda, mla, splits
 from workloads.facts import Fact
+from workloads.kinds import kernels_of
 from workloads.models import get_model
 from workloads.models.model import Model
 from workloads.record import ListSink, Recorder
+from workloads.run import Run
 from workloads.selection import Selection, make_selection
 from workloads.stage import FACTS as STAGE_FACTS
 from workloads.tensors import generator_for
@@ -43,11 +44,6 @@ REAL = "real"  # selections from the kernels' own scores
 META_SELECTION = "dsa_mid"
 WORKSPACE = 1.5  # memory that a layer needs, in its regions' bytes: kernels unpack what they read
 
-KIND_FACTS = {
-    "kda": kda.FACTS,
-    "mla": mla.FACTS + combine.FACTS + splits.FACTS[:3],
-    "dsa": dsa.FACTS + splits.FACTS,
-}
 STEP_FACTS = (
     Fact(
         "step.waits",
@@ -73,6 +69,11 @@ class Job:
     staged: bool
     seed: int
     units: int
+
+    @property
+    def run(self) -> Run:
+        """What every layer is told."""
+        return Run(self.batch, self.context_tokens + self.steps - 1, self.units, self.staged)
 
 
 def record_step(
@@ -146,35 +147,19 @@ def _run(recorder: Recorder, job: Job, progress: Callable[[int, int], None]) -> 
 
 
 def _declare(recorder: Recorder, job: Job, layer: int) -> Any:
-    model, kind = job.model, job.model.layers[layer]
-    most_rows = job.context_tokens + job.steps - 1
-    if kind == "kda":
-        assert model.kda is not None
-        return kda.declare(recorder, layer, model.kda, job.batch)
-    if kind == "mla":
-        assert model.mla is not None
-        return mla.declare(recorder, layer, model.mla, job.batch, most_rows, job.units)
-    assert model.dsa is not None
-    return dsa.declare(recorder, layer, model.dsa, job.batch, most_rows, job.units, staged=job.staged)
+    kind = job.model.layers[layer]
+    return kernels_of(kind).declare(recorder, layer, getattr(job.model, kind), job.run)
 
 
 def _layer(recorder: Recorder, job: Job, layer: int, regions: Any) -> None:
     """Run one layer of the present step."""
-    model, kind = job.model, job.model.layers[layer]
-    lengths = [job.context_tokens + recorder.step] * job.batch
+    kind = job.model.layers[layer]
+    kernels, lengths = kernels_of(kind), [job.context_tokens + recorder.step] * job.batch
     if not recorder.is_meta:
         generator = generator_for(recorder.device, job.seed, recorder.step, layer)
-        {"kda": kda, "mla": mla, "dsa": dsa}[kind].fill(regions, generator)
-    if kind == "kda":
-        assert model.kda is not None
-        kda.step(recorder, layer, model.kda, regions, job.batch)
-    elif kind == "mla":
-        assert model.mla is not None
-        mla.step(recorder, layer, model.mla, regions, lengths, job.units)
-    else:
-        assert model.dsa is not None
-        selected = _selected(job.selection, layer, recorder.step, lengths)
-        dsa.step(recorder, layer, model.dsa, regions, lengths, job.units, selected)
+        kernels.fill(regions, generator)
+    selected = _selected(job.selection, layer, recorder.step, lengths) if kind == "dsa" else None
+    kernels.step(recorder, layer, getattr(job.model, kind), regions, lengths, job.run, selected)
 
 
 def _selected(
@@ -256,7 +241,7 @@ def _metadata(job: Job) -> dict[str, Any]:
     facts = list(model.facts) + list(STEP_FACTS)
     facts.append(Fact("step.units", f"{job.units} units", "stated", "given by the caller (H200: 132)"))
     for kind in model.layer_counts:
-        facts += KIND_FACTS[kind]
+        facts += kernels_of(kind).FACTS
     if job.staged:
         facts += STAGE_FACTS
     details = job.selection.describe() if job.selection is not None else None

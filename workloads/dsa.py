@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from workloads import combine, dsa_attend, dsa_index, dsa_topk, mla, stage
-from workloads.dsa_topk import AS_PRODUCTION, Cut
+from workloads import combine, dsa_attend, dsa_index, dsa_topk, mla, splits, stage
 from workloads.formats import (
     INDEX_DIM,
     INDEX_PAGE,
@@ -25,6 +24,7 @@ from workloads.formats import (
 )
 from workloads.mla import MlaRegions
 from workloads.record import Recorder, RegionHandle
+from workloads.run import Run
 from workloads.shapes import DsaShape
 from workloads.tensors import normal, packed_normal
 
@@ -55,20 +55,11 @@ class DsaRegions:
     attention: MlaRegions
 
 
-def declare(
-    recorder: Recorder,
-    layer: int,
-    shape: DsaShape,
-    batch: int,
-    most_rows: int,
-    units: int,
-    *,
-    staged: bool = False,
-    cut: Cut = AS_PRODUCTION,
-) -> DsaRegions:
-    """Regions of layer `layer` for `batch` sequences of at most `most_rows` rows."""
-    rows, k = batch * mla.padded(most_rows), shape.top_k
-    candidates = dsa_topk.candidate_rows(batch, k, most_rows, cut)
+def declare(recorder: Recorder, layer: int, shape: DsaShape, run: Run) -> DsaRegions:
+    """Regions of layer `layer` for all sequences."""
+    batch = run.batch
+    rows, k = batch * mla.padded(run.most_rows), shape.top_k
+    candidates = dsa_topk.candidate_rows(batch, k, run.most_rows, run.cut)
 
     def region(name: str, kind: str, count: int, row_bytes: int, dtype: str) -> RegionHandle:
         page = INDEX_PAGE if name == "index" else None
@@ -83,8 +74,8 @@ def declare(
         if candidates
         else None,
         indices=region("indices", "activation", batch * k, 4, "int32"),
-        staged=region("staged", "activation", batch * k, KV_ROW_BYTES, "bytes") if staged else None,
-        attention=mla.declare(recorder, layer, shape.attention, batch, most_rows, units, fp8=True),
+        staged=region("staged", "activation", batch * k, KV_ROW_BYTES, "bytes") if run.staged else None,
+        attention=mla.regions_of(recorder, layer, shape.attention, run, KV_ROW_BYTES, "bytes"),
     )
 
 
@@ -109,15 +100,14 @@ def step(
     shape: DsaShape,
     regions: DsaRegions,
     lengths: Sequence[int],
-    units: int,
+    run: Run,
     selected: Sequence[Int64s] | None = None,
-    cut: Cut = AS_PRODUCTION,
 ) -> None:
     """One decode step of one layer; `selected` holds rows for each sequence, ascending, or None: scores."""
-    r = regions
+    r, units = regions, run.units
     counts = [min(shape.top_k, rows) for rows in lengths]
     dsa_index.step(recorder, layer, r.index_q, r.index_weights, r.index, r.scores, lengths, units)
-    dsa_topk.step(recorder, layer, r.scores, r.candidates, r.indices, lengths, selected, cut)
+    dsa_topk.step(recorder, layer, r.scores, r.candidates, r.indices, lengths, selected, run.cut)
     if r.staged is not None:
         source = dsa_attend.Rows(r.attention.kv, r.indices, None, selected, len(lengths))
         stage.step(recorder, layer, source, r.staged, counts)
@@ -125,4 +115,4 @@ def step(
     dsa_attend.step(recorder, layer, shape.attention, r.attention, rows, counts, units)
 
 
-FACTS = dsa_index.FACTS + dsa_topk.FACTS + dsa_attend.FACTS + combine.FACTS
+FACTS = dsa_index.FACTS + dsa_topk.FACTS + dsa_attend.FACTS + combine.FACTS + splits.FACTS

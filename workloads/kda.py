@@ -14,6 +14,7 @@ channels and sequence, on a conv state of 3 taps x channels. Left out: the gate'
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,7 @@ from workloads.arithmetic import arithmetic
 from workloads.facts import Fact
 from workloads.grid import Shape, each, even, one
 from workloads.record import Recorder, RegionHandle
+from workloads.run import Run
 from workloads.shapes import CHANNELS, DIM, KdaShape
 from workloads.tensors import normal
 
@@ -90,10 +92,10 @@ class KdaRegions:
     out: RegionHandle
 
 
-def declare(recorder: Recorder, layer: int, shape: KdaShape, batch: int) -> KdaRegions:
-    """Regions of layer `layer` for `batch` sequences."""
+def declare(recorder: Recorder, layer: int, shape: KdaShape, run: Run) -> KdaRegions:
+    """Regions of layer `layer` for all sequences."""
     assert shape.heads % 2 == 0, f"{shape.heads} heads: a convolution program takes the channels of two"
-    heads, segments = batch * shape.heads, batch * shape.segments
+    heads, segments = run.batch * shape.heads, run.batch * shape.segments
 
     def region(name: str, kind: str, rows: int, row_bytes: int, dtype: str) -> RegionHandle:
         return recorder.region(f"layer{layer}.{name}", kind, layer, rows, row_bytes, dtype)
@@ -119,10 +121,18 @@ def fill(regions: KdaRegions, generator: torch.Generator) -> None:
     regions.out.zero()
 
 
-def step(recorder: Recorder, layer: int, shape: KdaShape, regions: KdaRegions, batch: int) -> None:
-    """One decode step of one layer."""
-    _convolve(recorder, layer, shape, regions, batch)
-    _recur(recorder, layer, shape, regions, batch)
+def step(
+    recorder: Recorder,
+    layer: int,
+    shape: KdaShape,
+    regions: KdaRegions,
+    lengths: Sequence[int],
+    run: Run,
+    selected: None = None,
+) -> None:
+    """One decode step of one layer; how long the sequences are does not matter."""
+    _convolve(recorder, layer, shape, regions, len(lengths))
+    _recur(recorder, layer, shape, regions, len(lengths))
 
 
 def _convolve(recorder: Recorder, layer: int, shape: KdaShape, regions: KdaRegions, batch: int) -> None:

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 
 import torch
 
-from workloads import combine
+from memsim.errors import UsageError
+from workloads import combine, splits
 from workloads.arithmetic import arithmetic
 from workloads.combine import RESULT_BYTES, Partials
 from workloads.facts import Fact
 from workloads.formats import BF16_ROW_BYTES, KV_ROW_BYTES, LATENT, PAGE_ROWS, ROPE, pack_kv
 from workloads.grid import Blocks, Shape, each, even
 from workloads.record import Recorder, RegionHandle
+from workloads.run import Run
 from workloads.shapes import MlaShape
 from workloads.splits import HEADS_A_BLOCK, TILE_ROWS, Share, flash_mla_parts, flash_mla_split, head_blocks
 from workloads.tensors import normal, packed_normal
@@ -39,6 +41,8 @@ FACTS = (
     Fact(
         "kernel.mla.blocks_per_unit", "1", "stated", "FlashMLA dense decode: 227 KB of shared memory a block"
     ),
+    *combine.FACTS,
+    *splits.FACTS[:3],
 )
 
 
@@ -57,23 +61,23 @@ def padded(rows: int) -> int:
     return -(-rows // PAGE_ROWS) * PAGE_ROWS
 
 
-def declare(
-    recorder: Recorder,
-    layer: int,
-    shape: MlaShape,
-    batch: int,
-    most_rows: int,
-    units: int,
-    *,
-    fp8: bool = False,
+def declare(recorder: Recorder, layer: int, shape: MlaShape, run: Run) -> MlaRegions:
+    """Regions of layer `layer` for all sequences, with rows of bf16."""
+    if shape.row_bytes != BF16_ROW_BYTES:
+        raise UsageError(f"dense MLA has no kernel for rows of {shape.row_bytes} B; use --kv-dtype bf16")
+    return regions_of(recorder, layer, shape, run, BF16_ROW_BYTES, "bf16")
+
+
+def regions_of(
+    recorder: Recorder, layer: int, shape: MlaShape, run: Run, row_bytes: int, dtype: str
 ) -> MlaRegions:
-    """Regions of layer `layer` for `batch` sequences of at most `most_rows` rows, of 656 bytes with `fp8`."""
-    name, queries = f"layer{layer}", batch * shape.heads
-    row_bytes, dtype = (KV_ROW_BYTES, "bytes") if fp8 else (BF16_ROW_BYTES, "bf16")
+    """Regions of a layer with latent rows of `row_bytes` bytes."""
+    name, batch = f"layer{layer}", run.batch
+    queries, most = batch * shape.heads, batch + flash_mla_parts(run.units, shape.heads)
     return MlaRegions(
         q=recorder.region(f"{name}.q", "activation", layer, queries, BF16_ROW_BYTES, "bf16"),
-        kv=recorder.region(f"{name}.kv", "kv", layer, batch * padded(most_rows), row_bytes, dtype),
-        partials=combine.declare(recorder, layer, shape.heads, batch + flash_mla_parts(units, shape.heads)),
+        kv=recorder.region(f"{name}.kv", "kv", layer, batch * padded(run.most_rows), row_bytes, dtype),
+        partials=combine.declare(recorder, layer, shape.heads, most),
         out=recorder.region(f"{name}.out", "output", layer, queries, LATENT * 2, "bf16"),
     )
 
@@ -91,13 +95,19 @@ def fill(regions: MlaRegions, generator: torch.Generator) -> None:
 
 
 def step(
-    recorder: Recorder, layer: int, shape: MlaShape, regions: MlaRegions, lengths: Sequence[int], units: int
+    recorder: Recorder,
+    layer: int,
+    shape: MlaShape,
+    regions: MlaRegions,
+    lengths: Sequence[int],
+    run: Run,
+    selected: None = None,
 ) -> None:
     """One decode step of one layer; `lengths` are the rows of each sequence, the new one included."""
     heads, group = shape.heads, head_blocks(shape.heads)
-    parts = flash_mla_parts(units, heads)
+    parts = flash_mla_parts(run.units, heads)
     schedule = flash_mla_split([-(-rows // TILE_ROWS) for rows in lengths], parts)
-    splits = combine.first_splits(schedule)
+    numbers = combine.first_splits(schedule)
     stride = regions.kv.region.rows // len(lengths)
     launch = _launch(regions, group)
     with recorder.kernel(f"layer{layer}.mla", "mla", layer, parts * group, launch, regions.partials.region):
@@ -112,7 +122,7 @@ def step(
                 if len(shares) == 1:
                     regions.out.store(sequence * heads, values, writers)
                 else:
-                    regions.partials.store(splits[sequence] + number, values, lse, writers)
+                    regions.partials.store(numbers[sequence] + number, values, lse, writers)
     combine.step(recorder, layer, "mla-combine", regions.partials, regions.out, heads, schedule)
 
 

@@ -19,6 +19,7 @@ from workloads import combine, dsa, dsa_attend, dsa_index, dsa_topk, kda, mla, s
 from workloads.decode import META_SELECTION, STEP_FACTS
 from workloads.facts import Fact
 from workloads.record import ListSink, Recorder
+from workloads.run import Run
 from workloads.selection import make_selection
 from workloads.shapes import DsaShape, KdaShape, MlaShape
 
@@ -45,6 +46,11 @@ class Job:
     def lengths(self) -> list[int]:
         """Rows of each sequence."""
         return [self.context] * self.batch
+
+    @property
+    def run(self) -> Run:
+        """What every layer is told."""
+        return Run(self.batch, self.context, self.units)
 
 
 @dataclass(frozen=True)
@@ -79,24 +85,24 @@ def write(name: str, options: Mapping[str, Any], units: int, seed: int, out: str
 
 
 def _declare_kda(recorder: Recorder, layer: int, job: Job) -> kda.KdaRegions:
-    return kda.declare(recorder, layer, KdaShape(job.heads), job.batch)
+    return kda.declare(recorder, layer, KdaShape(job.heads), job.run)
 
 
 def _launch_kda(recorder: Recorder, layer: int, job: Job, regions: kda.KdaRegions) -> None:
-    kda.step(recorder, layer, KdaShape(job.heads), regions, job.batch)
+    kda.step(recorder, layer, KdaShape(job.heads), regions, job.lengths, job.run)
 
 
 def _declare_mla(recorder: Recorder, layer: int, job: Job) -> mla.MlaRegions:
-    return mla.declare(recorder, layer, MlaShape(job.heads), job.batch, job.context, job.units)
+    return mla.declare(recorder, layer, MlaShape(job.heads), job.run)
 
 
 def _launch_mla(recorder: Recorder, layer: int, job: Job, regions: mla.MlaRegions) -> None:
-    mla.step(recorder, layer, MlaShape(job.heads), regions, job.lengths, job.units)
+    mla.step(recorder, layer, MlaShape(job.heads), regions, job.lengths, job.run)
 
 
 def _declare_index(recorder: Recorder, layer: int, job: Job) -> dsa.DsaRegions:
     shape = DsaShape(MlaShape(HEADS), index_heads=job.heads, top_k=TOP_K)
-    return dsa.declare(recorder, layer, shape, job.batch, job.context, job.units)
+    return dsa.declare(recorder, layer, shape, job.run)
 
 
 def _launch_index(recorder: Recorder, layer: int, job: Job, r: dsa.DsaRegions) -> None:
@@ -105,7 +111,7 @@ def _launch_index(recorder: Recorder, layer: int, job: Job, r: dsa.DsaRegions) -
 
 def _declare_selecting(recorder: Recorder, layer: int, job: Job) -> dsa.DsaRegions:
     shape = DsaShape(MlaShape(job.heads), index_heads=INDEX_HEADS, top_k=job.topk)
-    return dsa.declare(recorder, layer, shape, job.batch, job.context, job.units)
+    return dsa.declare(recorder, layer, shape, job.run)
 
 
 def _launch_topk(recorder: Recorder, layer: int, job: Job, r: dsa.DsaRegions) -> None:
@@ -125,7 +131,7 @@ def _launch_attend(recorder: Recorder, layer: int, job: Job, r: dsa.DsaRegions) 
 
 KERNELS = {
     "kda": Single(_declare_kda, _launch_kda, ".state", kda.FACTS),
-    "mla": Single(_declare_mla, _launch_mla, ".kv", mla.FACTS + combine.FACTS + splits.FACTS[:3]),
+    "mla": Single(_declare_mla, _launch_mla, ".kv", mla.FACTS),
     "dsa-index": Single(_declare_index, _launch_index, ".index", dsa_index.FACTS + splits.FACTS[3:]),
     "dsa-topk": Single(_declare_selecting, _launch_topk, ".scores", dsa_topk.FACTS),
     "dsa-attend": Single(
