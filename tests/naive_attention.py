@@ -35,7 +35,7 @@ def short_convolution(taps: torch.Tensor, x: torch.Tensor, weight: torch.Tensor)
 def gated_delta(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: float, state: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One head: q, k, v, g [128], state [value, key]; the new state and the output [128]."""
+    """One head: q, k, v [128], g [128] or [1], state [value, key]; the new state and the output [128]."""
     q, k, v, g, state = (tensor.double() for tensor in (q, k, v, g, state))
     q = q / torch.sqrt(q @ q + 1e-6)
     k = k / torch.sqrt(k @ k + 1e-6)

@@ -9,6 +9,7 @@ from workload_cases import layer_of
 
 from workloads.dsa_topk import Cut
 from workloads.formats import unpack_index, unpack_kv
+from workloads.shapes import GdnShape, KdaShape
 
 DEVICES = [
     "cpu",
@@ -48,13 +49,21 @@ def test_a_split_sequence_is_combined_and_a_whole_one_is_not():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("heads", "batch"), [(2, 1), (4, 3)])
-def test_kda_steps_the_gated_delta_rule(device, heads, batch):
-    layer = layer_of("kda", [1] * batch, device, heads=heads)
+@pytest.mark.parametrize(
+    ("kind", "shape", "keys", "heads", "batch"),
+    [
+        ("kda", KdaShape(2), 2, 2, 1),
+        ("kda", KdaShape(4), 4, 4, 3),
+        ("gdn", GdnShape(2, 2), 2, 2, 1),
+        ("gdn", GdnShape(2, 6), 2, 6, 3),
+    ],
+)
+def test_kda_and_gdn_step_the_gated_delta_rule(device, kind, shape, keys, heads, batch):
+    layer = layer_of(kind, [1] * batch, device, shape=shape)
     regions = layer.regions
     before = {name: host(getattr(regions, name)).clone() for name in ("x", "conv", "conv_weight", "state")}
     layer.step()
-    channels = heads * 3 * 128
+    channels = (2 * keys + heads) * 128
     # pieces of 256 channels, each with its 4 taps
     weight = before["conv_weight"].reshape(-1, 4, 256).transpose(0, 1).reshape(4, channels)
     for number in range(batch):
@@ -65,12 +74,14 @@ def test_kda_steps_the_gated_delta_rule(device, heads, batch):
         shifted = host(regions.conv).reshape(batch, 3, channels)[number]
         assert torch.equal(shifted, torch.stack([taps[1], taps[2], x]))
 
-        q, k, v = mixed.reshape(3, heads, 128)
-        gate = host(regions.gate).reshape(batch, heads, 129)[number]
+        q, k, v = (part.reshape(-1, 128) for part in mixed.split([keys * 128, keys * 128, heads * 128]))
+        gate = host(regions.gate).reshape(batch, heads, -1)[number]
+        assert gate.shape[1] == (129 if kind == "kda" else 2)
         states = before["state"].reshape(batch, heads, 128, 128)[number]
         for head in range(heads):
-            decay, beta = gate[head, :128], float(gate[head, 128])
-            state, out = naive.gated_delta(q[head], k[head], v[head], decay, beta, states[head])
+            key = head * keys // heads
+            decay, beta = gate[head, :-1], float(gate[head, -1])
+            state, out = naive.gated_delta(q[key], k[key], v[head], decay, beta, states[head])
             found = host(regions.state).reshape(batch, heads, 128, 128)[number, head]
             assert naive.relative_error(found, state) < 1e-5
             assert (

@@ -11,25 +11,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from workload_cases import Layer, Stop, layer_of, overwrite, row_bytes, touched
+from workload_cases import CASES, Layer, Stop, overwrite, row_bytes, touched
 
 NAN = torch.full((8,), 255, dtype=torch.uint8)  # NaN in fp32, bf16 and e4m3; -1 in int32
 LEAST, MOST = (torch.tensor([value] * 2).view(torch.uint8) for value in (-torch.inf, torch.inf))
 SAMPLED_ROWS = 24  # of a region, where it has more
 
-CASES = {
-    "kda": ("kda", [1, 1], {}),
-    "mla": ("mla", [150, 20, 300], {"heads": 12}),
-    "mla, two blocks a part": ("mla", [200], {"heads": 72, "units": 8}),
-    "dsa": ("dsa", [250, 64], {"top_k": 80}),
-    "dsa, long and staged": ("dsa", [330], {"staged": True, "heads": 66, "units": 6}),
-    "dsa, all selected": ("dsa", [40], {}),
-}
-
 
 def clean(case: str) -> tuple[Layer, list[torch.Tensor]]:
-    kind, lengths, options = CASES[case]
-    layer = layer_of(kind, lengths, **options)
+    layer = CASES[case].stack()
     start = [handle.data.clone() for handle in layer.handles]
     layer.step()
     return layer, start
@@ -53,15 +43,8 @@ def written(layer: Layer, name: str) -> list[torch.Tensor]:
 
 
 def kernels():
-    for case, (kind, lengths, options) in CASES.items():
-        layer = layer_of(kind, lengths, "meta", **options, **selected_for(kind, lengths, options))
-        layer.step()
-        yield from (pytest.param(case, name, id=f"{case}: {name}") for name in layer.kernel_names())
-
-
-def selected_for(kind, lengths, options):
-    k = options.get("top_k", 64)
-    return {"selected": [np.arange(min(k, rows)) for rows in lengths]} if kind == "dsa" else {}
+    for case in CASES:
+        yield from (pytest.param(case, name, id=f"{case}: {name}") for name in clean(case)[0].kernel_names())
 
 
 KERNELS = list(kernels())

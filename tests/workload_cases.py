@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,12 +16,13 @@ from workloads.grid import Shape as Launch
 from workloads.kinds import kernels_of
 from workloads.record import ListSink, Recorder, RegionHandle
 from workloads.run import Run
-from workloads.shapes import DsaShape, KdaShape, MlaShape, Shape
+from workloads.shapes import DsaShape, GdnShape, KdaShape, MlaShape, Shape
 from workloads.tensors import generator_for
 
 torch.set_num_threads(1)  # tensors here are small, and tests share their machine
 
 SMALL_CUT = Cut(split_from=300, blocks=3)
+SHARED = ("index", "kv", "blocks")
 
 
 class Stop(Exception):
@@ -46,15 +47,33 @@ class WatchingRecorder(Recorder):
             raise Stop
 
 
+class Spec(NamedTuple):
+    """A layer: its kind, its shape, and the numbers of the layers whose parts it uses, as in `Run`."""
+
+    kind: str
+    shape: Shape
+    index: int | None = None
+    kv: int | None = None
+    blocks: int | None = None
+
+
 @dataclass
 class Layer:
-    """A layer of one kind, ready to run: `step()` runs it on the data that `fill()` drew."""
+    """One layer, or a few that share parts, ready to run: `step()` runs them on the data `fill()` drew.
+
+    `regions` are those of the last layer.
+    """
 
     recorder: WatchingRecorder
     sink: ListSink
-    regions: Any
+    stack: list[Any]
     fill: Callable[[], None]
     step: Callable[[], None]
+
+    @property
+    def regions(self) -> Any:
+        """Regions of the last layer."""
+        return self.stack[-1]
 
     @property
     def handles(self) -> list[RegionHandle]:
@@ -76,34 +95,82 @@ def layer_of(
     lengths: list[int],
     device: str = "cpu",
     *,
+    shape: Shape | None = None,
     heads: int = 2,
-    units: int = 4,
     top_k: int = 64,
-    staged: bool = False,
-    cut: Cut = SMALL_CUT,
-    selected: list[np.ndarray] | None = None,
+    **options: Any,
 ) -> Layer:
-    """A layer of `kind` (kda, mla, dsa) for sequences of `lengths` rows, filled from seed 0."""
-    sink = ListSink()
-    recorder = WatchingRecorder(sink, device)
-    run = Run(len(lengths), max(lengths), units, staged, cut)
-    shapes: dict[str, Shape] = {
+    """A layer of `kind` for sequences of `lengths` rows: of `shape`, else of a small one (kda, mla, dsa)."""
+    small: dict[str, Shape] = {
         "kda": KdaShape(heads),
         "mla": MlaShape(heads),
         "dsa": DsaShape(MlaShape(heads), index_heads=4, top_k=top_k),
     }
-    shape, kernels = shapes[kind], kernels_of(kind)
-    regions = kernels.declare(recorder, 0, shape, run)
+    return stack_of([Spec(kind, shape or small[kind])], lengths, device, **options)
+
+
+def stack_of(
+    specs: list[Spec],
+    lengths: list[int],
+    device: str = "cpu",
+    *,
+    units: int = 4,
+    staged: bool = False,
+    cut: Cut = SMALL_CUT,
+    selected: list[np.ndarray] | None = None,
+) -> Layer:
+    """Layers on one recorder, filled from seed 0; `selected` rows are those of all layers."""
+    sink = ListSink()
+    recorder = WatchingRecorder(sink, device)
+    run = Run(len(lengths), max(lengths), units, staged, cut)
+    stack: list[Any] = []
+    runs: list[Run] = []
+    for layer, spec in enumerate(specs):
+        shared = {name: stack[at] for name in SHARED if (at := getattr(spec, name)) is not None}
+        runs.append(replace(run, **shared))
+        stack.append(kernels_of(spec.kind).declare(recorder, layer, spec.shape, runs[layer]))
 
     def fill() -> None:
         if device != "meta":
-            kernels.fill(regions, generator_for(recorder.device, 0))
+            for layer, spec in enumerate(specs):
+                kernels_of(spec.kind).fill(stack[layer], generator_for(recorder.device, layer))
 
     def step() -> None:
-        kernels.step(recorder, 0, shape, regions, lengths, run, selected)
+        for layer, spec in enumerate(specs):
+            kernels = kernels_of(spec.kind)
+            kernels.step(recorder, layer, spec.shape, stack[layer], lengths, runs[layer], selected)
 
     fill()
-    return Layer(recorder, sink, regions, fill, step)
+    return Layer(recorder, sink, stack, fill, step)
+
+
+class Case(NamedTuple):
+    """Layers to run, sequences, and options of `stack_of`."""
+
+    specs: list[Spec]
+    lengths: list[int]
+    options: dict[str, Any] = {}  # noqa: RUF012
+
+    def stack(self, device: str = "cpu", **more: Any) -> Layer:
+        """The layers on `device`."""
+        return stack_of(self.specs, self.lengths, device, **self.options, **more)
+
+
+def dsa_shape(heads: int = 2, top_k: int = 64, **more: Any) -> DsaShape:
+    """A small DSA layer."""
+    return DsaShape(MlaShape(heads), index_heads=4, top_k=top_k, **more)
+
+
+# What the tests of poison and of backings run, kernel by kernel.
+CASES = {
+    "kda": Case([Spec("kda", KdaShape(2))], [1, 1]),
+    "gdn": Case([Spec("gdn", GdnShape(2, 4))], [1, 1]),
+    "mla": Case([Spec("mla", MlaShape(12))], [150, 20, 300]),
+    "mla, two blocks a part": Case([Spec("mla", MlaShape(72))], [200], {"units": 8}),
+    "dsa": Case([Spec("dsa", dsa_shape(top_k=80))], [250, 64]),
+    "dsa, long and staged": Case([Spec("dsa", dsa_shape(66))], [330], {"staged": True, "units": 6}),
+    "dsa, all selected": Case([Spec("dsa", dsa_shape())], [40]),
+}
 
 
 def rows_of(access: Access) -> np.ndarray:

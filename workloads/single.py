@@ -84,11 +84,11 @@ def write(name: str, options: Mapping[str, Any], units: int, seed: int, out: str
     return _written(sink, {**_metadata(name, job, single), "options": dict(options)}, single.far, out)
 
 
-def _declare_kda(recorder: Recorder, layer: int, job: Job) -> kda.KdaRegions:
+def _declare_kda(recorder: Recorder, layer: int, job: Job) -> kda.DeltaRegions:
     return kda.declare(recorder, layer, KdaShape(job.heads), job.run)
 
 
-def _launch_kda(recorder: Recorder, layer: int, job: Job, regions: kda.KdaRegions) -> None:
+def _launch_kda(recorder: Recorder, layer: int, job: Job, regions: kda.DeltaRegions) -> None:
     kda.step(recorder, layer, KdaShape(job.heads), regions, job.lengths, job.run)
 
 
