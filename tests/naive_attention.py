@@ -15,6 +15,22 @@ def attention(q: torch.Tensor, rows: torch.Tensor, scale: float) -> torch.Tensor
     return torch.softmax(scale * q @ rows.T, dim=-1) @ rows[:, :512]
 
 
+def grouped_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, sink: torch.Tensor | None = None
+) -> torch.Tensor:
+    """q [heads, dim] over k [key heads, rows, dim] and v [key heads, rows, value dim]: [heads, value dim].
+
+    A sink [heads] adds exp(sink) to the sum of its head's weights.
+    """
+    group = len(q) // len(k)
+    outputs = []
+    for head in range(len(q)):
+        weights = torch.exp(scale * k[head // group].double() @ q[head].double())
+        total = weights.sum() + (0 if sink is None else torch.exp(sink[head].double()))
+        outputs.append(weights @ v[head // group].double() / total)
+    return torch.stack(outputs)
+
+
 def index_scores(
     q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:

@@ -9,7 +9,7 @@ from workload_cases import layer_of
 
 from workloads.dsa_topk import Cut
 from workloads.formats import unpack_index, unpack_kv
-from workloads.shapes import GdnShape, KdaShape
+from workloads.shapes import GdnShape, GqaShape, KdaShape, SwaShape
 
 DEVICES = [
     "cpu",
@@ -46,6 +46,66 @@ def test_a_split_sequence_is_combined_and_a_whole_one_is_not():
     assert layer.kernel_names() == ["layer0.mla", "layer0.mla-combine"]
     combined = {access.first_row for access in layer.accesses("layer0.mla-combine") if access.write}
     assert combined == {0}  # two heads of the first sequence; the second is written by the kernel itself
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("shape", "lengths", "units"),
+    [
+        (GqaShape(4, 2, 128, 128), [1], 4),
+        (GqaShape(12, 2, 64, 64), [300, 17], 6),
+        (GqaShape(16, 2, 192, 128), [900, 40, 500], 30),
+        (GqaShape(6, 1, 256, 256), [1000], 9),
+    ],
+)
+def test_gqa_attends_to_every_row_of_its_key_head(device, shape, lengths, units):
+    layer = layer_of("gqa", lengths, device, shape=shape, units=units)
+    layer.step()
+    batch = len(lengths)
+    q, k, v, out = (
+        host(handle).reshape(batch, heads, -1, width)
+        for handle, heads, width in (
+            (layer.regions.q, shape.heads, shape.key_dim),
+            (layer.regions.k, shape.kv_heads, shape.key_dim),
+            (layer.regions.v, shape.kv_heads, shape.value_dim),
+            (layer.regions.out, shape.heads, shape.value_dim),
+        )
+    )
+    for number, rows in enumerate(lengths):
+        expected = naive.grouped_attention(
+            q[number, :, 0], k[number, :, :rows], v[number, :, :rows], shape.key_dim**-0.5
+        )
+        assert naive.relative_error(out[number, :, 0], expected) < 1e-2
+
+
+def test_gqa_combines_the_sequences_that_are_split():
+    layer = layer_of("gqa", [1000, 20], shape=GqaShape(4, 2, 64, 64), units=16)
+    layer.step()
+    assert layer.kernel_names() == ["layer0.gqa", "layer0.gqa-combine"]
+    written = {access.first_row for access in layer.accesses("layer0.gqa-combine") if access.write}
+    assert written == {0}  # the heads of the first sequence; those of the second are written by their blocks
+    whole = layer_of("gqa", [100, 20], shape=GqaShape(4, 2, 64, 64), units=16)
+    whole.step()
+    assert whole.kernel_names() == ["layer0.gqa"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("sink", [False, True])
+@pytest.mark.parametrize("window", [128, 500])
+def test_swa_attends_to_its_window_and_its_sinks(device, sink, window):
+    shape, lengths = SwaShape(GqaShape(8, 4, 192, 128), window, sink), [700, 128, 3]
+    layer = layer_of("swa", lengths, device, shape=shape, units=20)
+    layer.step()
+    regions = layer.regions
+    assert (regions.sink is not None) == sink
+    sinks = host(regions.sink)[:, 0] if sink else None
+    for number, tokens in enumerate(lengths):
+        rows = min(tokens, window)
+        q = host(regions.q)[number * 8 : number * 8 + 8]
+        k = host(regions.k).reshape(3, 4, window, 192)[number, :, :rows]
+        v = host(regions.v).reshape(3, 4, window, 128)[number, :, :rows]
+        expected = naive.grouped_attention(q, k, v, 192**-0.5, sinks)
+        assert naive.relative_error(host(regions.out)[number * 8 : number * 8 + 8], expected) < 1e-2
 
 
 @pytest.mark.parametrize("device", DEVICES)

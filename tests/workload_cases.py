@@ -16,7 +16,7 @@ from workloads.grid import Shape as Launch
 from workloads.kinds import kernels_of
 from workloads.record import ListSink, Recorder, RegionHandle
 from workloads.run import Run
-from workloads.shapes import DsaShape, GdnShape, KdaShape, MlaShape, Shape
+from workloads.shapes import DsaShape, GdnShape, GqaShape, KdaShape, MlaShape, Shape, SwaShape
 from workloads.tensors import generator_for
 
 torch.set_num_threads(1)  # tensors here are small, and tests share their machine
@@ -167,6 +167,11 @@ CASES = {
     "gdn": Case([Spec("gdn", GdnShape(2, 4))], [1, 1]),
     "mla": Case([Spec("mla", MlaShape(12))], [150, 20, 300]),
     "mla, two blocks a part": Case([Spec("mla", MlaShape(72))], [200], {"units": 8}),
+    "gqa": Case([Spec("gqa", GqaShape(12, 2, 64, 64))], [150, 20]),
+    "gqa, split": Case([Spec("gqa", GqaShape(10, 2, 192, 128))], [700, 90], {"units": 12}),
+    "gqa, wide values": Case([Spec("gqa", GqaShape(4, 2, 256, 256))], [480], {"units": 16}),
+    "swa": Case([Spec("swa", SwaShape(GqaShape(4, 2, 192, 128), 128, sink=True))], [300, 128, 5]),
+    "swa, split": Case([Spec("swa", SwaShape(GqaShape(4, 1, 256, 256), 400, sink=True))], [500, 30]),
     "dsa": Case([Spec("dsa", dsa_shape(top_k=80))], [250, 64]),
     "dsa, long and staged": Case([Spec("dsa", dsa_shape(66))], [330], {"staged": True, "units": 6}),
     "dsa, all selected": Case([Spec("dsa", dsa_shape())], [40]),

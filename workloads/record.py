@@ -207,14 +207,15 @@ class RegionHandle:
         *,
         stride: int = 1,
         worked: bool = False,
+        same_blocks: bool = False,
     ) -> torch.Tensor:
         """`groups` reads in one call: group i reads `rows` rows from first + i x apart.
 
-        `blocks` are those of group 0, every group's blocks follow those of the one before. Returns
-        [groups, rows, elements].
+        `blocks` are those of group 0; every group's follow those of the one before, or are the same.
+        Returns [groups, rows, elements].
         """
         for group in range(groups):
-            shifted = blocks.shifted(group * (blocks.last - blocks.first + 1))
+            shifted = blocks.shifted(0 if same_blocks else group * (blocks.last - blocks.first + 1))
             self._note(shifted, first + group * apart, rows, stride, write=False, worked=worked)
         return self._groups(first, rows, groups, apart, stride)
 
