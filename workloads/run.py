@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from workloads.dsa_topk import AS_PRODUCTION, Cut
+
+Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,7 @@ class Run:
     index      regions of the layer whose selection this layer uses; None: it selects for itself
     kv         regions of the layer whose compressed rows and index keys it reads; None: it has its own
     blocks     regions of the layer whose candidate blocks bound its selection; None: all entries compete
+    candidates numbers of the candidate blocks of each sequence, ascending, where scores do not choose them
     """
 
     batch: int
@@ -30,3 +37,4 @@ class Run:
     index: Any = None
     kv: Any = None
     blocks: Any = None
+    candidates: Sequence[Int64s] | None = None
