@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import torch
 
+from workloads.shapes import DsaShape
+
 
 def attention(q: torch.Tensor, rows: torch.Tensor, scale: float) -> torch.Tensor:
-    """q [heads, 576] over latent rows [rows, 576]: [heads, 512]."""
+    """q [heads, width] over latent rows [rows, width]: [heads, 512]."""
     q, rows = q.double(), rows.double()
     return torch.softmax(scale * q @ rows.T, dim=-1) @ rows[:, :512]
 
@@ -40,6 +42,21 @@ def index_scores(
         similar = keys.double() * scales.double()[:, None] @ q[head].double()
         scores += weights[head].double() * similar.clamp_min(0)
     return scores
+
+
+def selected_rows(scores: torch.Tensor, tokens: int, shape: DsaShape) -> torch.Tensor:
+    """Rows that a DSA layer reads of `tokens`, from the scores of all entries."""
+    if tokens <= shape.top_k:
+        return torch.arange(tokens)
+    if shape.pool > 1:
+        pools = torch.topk(scores, shape.top_k // shape.pool).indices.tolist()
+        whole = tokens // shape.pool * shape.pool
+        rows = [pool * shape.pool + at for pool in pools for at in range(shape.pool)]
+        return torch.tensor(sorted(rows) + list(range(whole, tokens)))
+    last = tokens - shape.local
+    between = torch.topk(scores[shape.sink : last], shape.top_k - shape.sink - shape.local).indices
+    forced = [*range(shape.sink), *range(last, tokens)]
+    return torch.tensor(sorted([*forced, *(between + shape.sink).tolist()]))
 
 
 def short_convolution(taps: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

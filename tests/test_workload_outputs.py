@@ -5,11 +5,11 @@ from __future__ import annotations
 import naive_attention as naive
 import pytest
 import torch
-from workload_cases import layer_of
+from workload_cases import Spec, dsa_shape, layer_of, stack_of
 
 from workloads.dsa_topk import Cut
-from workloads.formats import unpack_index, unpack_kv
-from workloads.shapes import GdnShape, GqaShape, KdaShape, SwaShape
+from workloads.formats import unpack_kv
+from workloads.shapes import GdnShape, GqaShape, KdaShape, MlaShape, SwaShape
 
 DEVICES = [
     "cpu",
@@ -149,37 +149,97 @@ def test_kda_and_gdn_step_the_gated_delta_rule(device, kind, shape, keys, heads,
             )
 
 
+def expected_scores(layer, number, entries):
+    """Scores of the first entries of a sequence, in float64 from the packed queries and keys."""
+    own = layer.regions.indexer
+    kept, batch = own.kept, own.index_weights.region.rows
+    each, heads = own.index.region.rows // batch, kept.heads
+    parts = [host(own.index)]
+    if kept.keys.tail_bytes:
+        page = kept.keys.page
+        pages = parts[0].reshape(batch, -1, page.bytes)[number]
+        split, full = page.rows * page.head_bytes, page.rows * kept.keys.row_bytes
+        parts = [pages[:, :split].reshape(each, -1), pages[:, split:full].reshape(each, -1)]
+    else:
+        parts = [parts[0][number * each : (number + 1) * each]]
+    keys = kept.keys.unpack(*parts)[:entries]
+    queries = kept.queries.unpack(host(own.index_q)[number * heads : (number + 1) * heads])
+    return naive.index_scores(queries, host(own.index_weights)[number], keys, torch.ones(entries))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize(
-    ("heads", "lengths", "top_k"), [(2, [900], 128), (128, [333, 40], 96), (64, [50], 64)]
+    ("shape", "lengths"),
+    [
+        (dsa_shape(2, 128), [900]),
+        (dsa_shape(128, 96), [333, 40]),
+        (dsa_shape(64, 64), [50]),
+        (dsa_shape(2, 64, index_dtype="fp4"), [300, 20]),
+        (dsa_shape(2, 64, index_dtype="bf16"), [300, 20]),
+        (dsa_shape(2, 64, rope=0, pool=4), [262, 65, 259, 9]),
+        (dsa_shape(2, 100, sink=7, local=50), [250, 101, 100, 30]),
+        (dsa_shape(2, 100, sink=7, local=50), [500, 251]),
+    ],
 )
-def test_dsa_selects_by_score_and_attends_to_what_it_selected(device, heads, lengths, top_k, staged):
-    layer = layer_of("dsa", lengths, device, heads=heads, units=6, top_k=top_k, staged=staged)
+def test_dsa_selects_by_score_and_attends_to_what_it_selected(device, staged, shape, lengths):
+    layer = layer_of("dsa", lengths, device, shape=shape, units=6, staged=staged)
     layer.step()
-    regions, batch = layer.regions, len(lengths)
-    stride = regions.attention.kv.region.rows // batch
-    pages = host(regions.index).reshape(batch, -1, 8448)
-    for number, rows in enumerate(lengths):
-        heads_bytes = pages[number, :, :8192].reshape(-1, 128)[:rows]
-        tails = pages[number, :, 8192:].reshape(-1, 4)[:rows]
-        keys, scales = unpack_index(heads_bytes, tails)
-        q = host(regions.index_q).float().reshape(batch, -1, 128)[number]
-        expected = naive.index_scores(q, host(regions.index_weights)[number], keys, scales[:, 0])
-        found = host(regions.scores)[number * stride : number * stride + rows, 0]
-        assert naive.relative_error(found, expected) < 1e-2
+    own, attention, batch = layer.regions.indexer, layer.regions.attention, len(lengths)
+    heads, k = shape.attention.heads, own.indices.region.rows // batch
+    assert k == shape.top_k + shape.pool - 1
+    for number, tokens in enumerate(lengths):
+        entries = tokens // shape.pool
+        expected = expected_scores(layer, number, entries)
+        first = number * own.scores.region.rows // batch
+        if entries:
+            assert naive.relative_error(host(own.scores)[first : first + entries, 0], expected) < 1e-2
 
-        count = min(top_k, rows)
-        chosen = host(regions.indices)[number * top_k : (number + 1) * top_k, 0].long()
+        chosen = host(own.indices)[number * k : (number + 1) * k, 0].long()
+        best = set(naive.selected_rows(expected, tokens, shape).tolist())
+        count = len(best)
+        assert count == min(tokens, shape.top_k + tokens % shape.pool)
         assert chosen[count:].eq(-1).all()
-        best = set(torch.topk(expected, count).indices.tolist())
-        assert len(best & set(chosen[:count].tolist())) >= 0.99 * count
+        assert len(best & set(chosen[:count].tolist())) >= 0.99 * count - shape.pool
         assert chosen[:count].diff().gt(0).all()
 
-        kv = unpack_kv(host(regions.attention.kv)[number * stride + chosen[:count]])
-        queries = host(regions.attention.q)[number * heads : (number + 1) * heads]
-        found = host(regions.attention.out)[number * heads : (number + 1) * heads]
+        start = number * attention.kv.region.rows // batch
+        kv = unpack_kv(host(attention.kv)[start + chosen[:count]])
+        queries = host(attention.q)[number * heads : (number + 1) * heads]
+        found = host(attention.out)[number * heads : (number + 1) * heads]
         assert naive.relative_error(found, naive.attention(queries, kv, 192**-0.5)) < 1e-2
+
+
+def test_a_layer_attends_to_the_rows_that_another_selected():
+    specs = [Spec("dsa", dsa_shape()), Spec("dsa", dsa_shape(4), index=0), Spec("dsa", dsa_shape(), index=1)]
+    layer = stack_of(specs, [290, 20])
+    layer.step()
+    assert layer.kernel_names()[4:] == [
+        "layer1.dsa-attend",
+        "layer1.dsa-combine",
+        "layer2.dsa-attend",
+        "layer2.dsa-combine",
+    ]
+    source, user = layer.stack[0], layer.stack[1].attention
+    for number, count in enumerate((64, 20)):
+        chosen = source.indices.data[number * 64 : number * 64 + count, 0].long()
+        kv = unpack_kv(user.kv.data[number * 320 + chosen])
+        expected = naive.attention(user.q.data[number * 4 : number * 4 + 4], kv, 192**-0.5)
+        assert naive.relative_error(user.out.data[number * 4 : number * 4 + 4], expected) < 1e-2
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("rope", [64, 0])
+def test_mla_rows_may_be_fp8_and_without_a_rotary_part(dtype, rope):
+    shape = MlaShape(5, rope=rope, dtype=dtype)
+    layer = layer_of("mla", [200, 70], shape=shape)
+    layer.step()
+    regions = layer.regions
+    assert regions.kv.region.row_bytes == (512 + rope) * (2 if dtype == "bf16" else 1)
+    for number, rows in enumerate((200, 70)):
+        kv = regions.kv.data[number * 256 : number * 256 + rows].float()
+        expected = naive.attention(regions.q.data[number * 5 : number * 5 + 5], kv, 192**-0.5)
+        assert naive.relative_error(regions.out.data[number * 5 : number * 5 + 5], expected) < 1e-2
 
 
 def test_a_long_context_is_selected_in_parts_with_the_same_outcome():

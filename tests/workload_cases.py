@@ -156,9 +156,9 @@ class Case(NamedTuple):
         return stack_of(self.specs, self.lengths, device, **self.options, **more)
 
 
-def dsa_shape(heads: int = 2, top_k: int = 64, **more: Any) -> DsaShape:
+def dsa_shape(heads: int = 2, top_k: int = 64, rope: int = 64, **more: Any) -> DsaShape:
     """A small DSA layer."""
-    return DsaShape(MlaShape(heads), index_heads=4, top_k=top_k, **more)
+    return DsaShape(MlaShape(heads, rope=rope), index_heads=4, top_k=top_k, **more)
 
 
 # What the tests of poison and of backings run, kernel by kernel.
@@ -167,6 +167,7 @@ CASES = {
     "gdn": Case([Spec("gdn", GdnShape(2, 4))], [1, 1]),
     "mla": Case([Spec("mla", MlaShape(12))], [150, 20, 300]),
     "mla, two blocks a part": Case([Spec("mla", MlaShape(72))], [200], {"units": 8}),
+    "mla, fp8": Case([Spec("mla", MlaShape(3, dtype="fp8"))], [150, 20]),
     "gqa": Case([Spec("gqa", GqaShape(12, 2, 64, 64))], [150, 20]),
     "gqa, split": Case([Spec("gqa", GqaShape(10, 2, 192, 128))], [700, 90], {"units": 12}),
     "gqa, wide values": Case([Spec("gqa", GqaShape(4, 2, 256, 256))], [480], {"units": 16}),
@@ -175,6 +176,13 @@ CASES = {
     "dsa": Case([Spec("dsa", dsa_shape(top_k=80))], [250, 64]),
     "dsa, long and staged": Case([Spec("dsa", dsa_shape(66))], [330], {"staged": True, "units": 6}),
     "dsa, all selected": Case([Spec("dsa", dsa_shape())], [40]),
+    "dsa, shared": Case([Spec("dsa", dsa_shape()), Spec("dsa", dsa_shape(3), index=0)], [90, 20]),
+    "dsa, pooled, no rotary part": Case([Spec("dsa", dsa_shape(rope=0, pool=4))], [262, 65, 9]),
+    "dsa, pooled, long": Case([Spec("dsa", dsa_shape(top_k=32, pool=4))], [1301], {"units": 6}),
+    "dsa, forced rows": Case([Spec("dsa", dsa_shape(sink=5, local=20))], [200, 65, 30]),
+    "dsa, forced rows, long": Case([Spec("dsa", dsa_shape(sink=5, local=20))], [400]),
+    "dsa, fp4 keys": Case([Spec("dsa", dsa_shape(index_dtype="fp4"))], [150, 20]),
+    "dsa, bf16 keys": Case([Spec("dsa", dsa_shape(index_dtype="bf16"))], [150, 20]),
 }
 
 

@@ -246,6 +246,22 @@ INDEX_FORMATS = {
     "bf16": plain(INDEX_DIM, "bf16"),
 }
 
+
+def _pack_query_fp4(queries: torch.Tensor) -> Parts:
+    return (torch.cat(_pack_mxfp4(queries), dim=1),)
+
+
+def _unpack_query_fp4(packed: torch.Tensor) -> torch.Tensor:
+    return _unpack_mxfp4(packed[:, : INDEX_DIM // 2], packed[:, INDEX_DIM // 2 :])
+
+
+# The queries of an indexer, like its keys; the scales of e4m3 queries are folded into the heads' weights.
+QUERY_FORMATS = {
+    "fp8": plain(INDEX_DIM, "fp8"),
+    "fp4": Format(INDEX_DIM, INDEX_FORMATS["fp4"].row_bytes, 0, _pack_query_fp4, _unpack_query_fp4),
+    "bf16": plain(INDEX_DIM, "bf16"),
+}
+
 # Pages of DeepSeek V4 share pools, V4.1's are read by TMA: padded to what either asks for.
 PAGE_UNITS = {"v4": 576, "v4.1": 512}
 WINDOW_FORMATS = {

@@ -257,6 +257,7 @@ class RegionHandle:
         """Write consecutive rows of one page: heads [rows, head bytes] and tails [rows, tail bytes]."""
         self._note(blocks, first, len(heads), 1, write=True, dependent=dependent)
         page, at = divmod(first, self.region.page_rows)
+        assert at + len(heads) <= self.region.page_rows, f"region {self.region.name!r}: rows of two pages"
         whole_heads, whole_tails = self._halves(slice(page, page + 1))
         whole_heads[0, at : at + len(heads)] = heads
         whole_tails[0, at : at + len(tails)] = tails

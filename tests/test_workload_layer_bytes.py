@@ -1,0 +1,117 @@
+"""Recorded bytes of one layer equal its kind's closed form, for any batch and lengths."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from workload_cases import Layer, dsa_shape, layer_of, touched
+
+from workloads.shapes import GdnShape, GqaShape, MlaShape, SwaShape
+
+LENGTHS = st.lists(st.one_of(st.integers(1, 300), st.integers(1, 9000)), min_size=1, max_size=4)
+EXAMPLES = settings(max_examples=25, deadline=None, derandomize=True, database=None)
+
+
+def unique_bytes(layer: Layer) -> dict[tuple[str, str, bool], int]:
+    """(kernel without its layer, region without its layer, written) -> bytes of the rows touched."""
+    total: dict[tuple[str, str, bool], int] = defaultdict(int)
+    for name in layer.kernel_names():
+        for write in (False, True):
+            for region_id, mask in touched(layer, name, write=write).items():
+                region = layer.handles[region_id].region
+                key = name.split(".", 1)[1], region.name.split(".", 1)[1], write
+                total[key] += int(mask.sum()) * region.row_bytes
+    return total
+
+
+def bytes_of(kind: str, shape, lengths: list[int], **options) -> dict[tuple[str, str, bool], int]:
+    layer = layer_of(kind, lengths, "meta", shape=shape, units=12, **options)
+    layer.step()
+    return unique_bytes(layer)
+
+
+@EXAMPLES
+@given(batch=st.integers(1, 5), keys=st.sampled_from([2, 16]), times=st.integers(1, 4))
+def test_gdn(batch, keys, times):
+    heads = keys * times
+    found = bytes_of("gdn", GdnShape(keys, heads), [1] * batch)
+    for write in (False, True):
+        assert found["gdn", "state", write] == batch * heads * 128 * 128 * 4
+        assert found["gdn-conv", "conv", write] == batch * 3 * (2 * keys + heads) * 128 * 2
+    assert found["gdn-conv", "conv-weight", False] == 4 * (2 * keys + heads) * 128 * 2
+
+
+@EXAMPLES
+@given(lengths=LENGTHS)
+@pytest.mark.parametrize(
+    "shape", [GqaShape(16, 2, 256, 256), GqaShape(64, 4, 192, 128), GqaShape(8, 8, 128, 128)]
+)
+def test_gqa(shape, lengths):
+    found = bytes_of("gqa", shape, lengths)
+    assert found["gqa", "k", False] == sum(lengths) * shape.kv_heads * shape.key_dim * 2
+    assert found["gqa", "v", False] == sum(lengths) * shape.kv_heads * shape.value_dim * 2
+    assert found["gqa", "k", False] + found["gqa", "v", False] == sum(lengths) * shape.row_bytes
+    written = found["gqa", "out", True] + found["gqa-combine", "out", True]
+    assert written == len(lengths) * shape.heads * shape.value_dim * 2
+    for part in ("partial", "partial-lse"):
+        assert found["gqa", part, True] == found["gqa-combine", part, False]
+
+
+@EXAMPLES
+@given(lengths=LENGTHS)
+def test_swa(lengths):
+    attention = GqaShape(64, 8, 192, 128)
+    found = bytes_of("swa", SwaShape(attention, 128, sink=True), lengths)
+    rows = sum(min(tokens, 128) for tokens in lengths)
+    assert found["swa", "window-k", False] + found["swa", "window-v", False] == rows * attention.row_bytes
+    assert found["swa", "sink", False] == 64 * 4
+
+
+@pytest.mark.parametrize(("dtype", "rope", "row"), [("bf16", 64, 1152), ("fp8", 64, 576), ("bf16", 0, 1024)])
+@EXAMPLES
+@given(lengths=LENGTHS)
+def test_mla(dtype, rope, row, lengths):
+    found = bytes_of("mla", MlaShape(8, rope=rope, dtype=dtype), lengths)
+    assert found["mla", "kv", False] == sum(lengths) * row
+
+
+def a_selection(shape, tokens: int) -> np.ndarray:
+    """Some rows that a layer of this shape may gather of `tokens`, as many as it does."""
+    if tokens <= shape.top_k:
+        return np.arange(tokens)
+    rest, last = tokens % shape.pool, tokens - tokens % shape.pool
+    return np.concatenate([np.arange(shape.top_k), np.arange(last, last + rest)])
+
+
+@pytest.mark.parametrize(
+    ("options", "row", "key", "scored"),
+    [
+        ({}, 656, 132, 64),
+        ({"index_dtype": "fp4"}, 656, 68, 64),
+        ({"index_dtype": "bf16"}, 656, 256, 64),
+        ({"rope": 0, "pool": 4}, 528, 132, 16),
+        ({"sink": 4, "local": 30}, 656, 132, 30),
+    ],
+)
+@EXAMPLES
+@given(lengths=LENGTHS)
+def test_dsa(options, row, key, scored, lengths):
+    shape = dsa_shape(**options)
+    assert (shape.row_bytes, shape.index_row_bytes) == (row, key)
+    selected = [a_selection(shape, tokens) for tokens in lengths]
+    found = bytes_of("dsa", shape, lengths, selected=selected)
+    entries = [tokens // shape.pool for tokens in lengths]
+    assert found["dsa-index", "index", False] == sum(entries) * key
+    assert found["dsa-index", "scores", True] == sum(entries) * 4
+    gathered = [min(tokens, 64 + tokens % shape.pool) for tokens in lengths]
+    assert found["dsa-attend", "kv", False] == sum(gathered) * row
+    competing = [
+        count - shape.sink - shape.local
+        for count, tokens in zip(entries, lengths, strict=True)
+        if tokens > 64 and count > scored
+    ]
+    assert found["dsa-topk", "scores", False] == 4 * sum(competing)
