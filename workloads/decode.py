@@ -103,8 +103,6 @@ def record_step(
     device, OutputError where `out` cannot be written; the file appears whole or not at all.
     """
     found = get_model(model, changes)
-    for kind in found.layer_counts:
-        kernels_of(kind)
     _within("context", context_tokens, 1, MOST_TOKENS)
     _within("batch", batch, 1, MOST_BATCH)
     _within("steps", steps, 1, MOST_STEPS)
@@ -114,6 +112,8 @@ def record_step(
     if stage is not None:
         _known("stage", stage, STAGES)
     drawn = _selected(found, device, selection, stage, seed)
+    for kind in found.layer_counts:
+        kernels_of(kind)
     job = Job(found, context_tokens, batch, steps, device, drawn, stage is not None, seed, units)
     if device != "meta":
         _check_device(job)

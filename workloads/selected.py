@@ -78,9 +78,11 @@ class Selected:
             entries = tokens // shape.ratio
             if blocks is None:
                 return self._pick(k, number, sequence, step, entries)
-            among = _spread(blocks[sequence], shape.block_rows)
-            among = among[among < entries]
-            return among[self._pick(k, number, sequence, step, len(among))]
+            among = _spread(blocks[sequence][:-1], shape.block_rows)
+            chosen = among[self._pick(k - 1, number, sequence, step, len(among))]
+            if entries <= k:
+                return np.arange(entries, dtype=np.int64)
+            return np.append(chosen, entries - 1)  # the newest, whose block is filling up
         first, last = shape.sink, tokens - shape.local
         chosen = self._pick(k, number, sequence, step, (last - first) // shape.pool)
         if tokens <= shape.top_k:

@@ -107,6 +107,8 @@ def _unfit(table: Table, kv_dtype: str) -> str:
         return "forces more rows (sink, local) than top_k"
     if kind == "dsa" and table["top_k"] % max(1, table.get("pool", 1)):
         return "has a top_k that is not a multiple of pool"
+    if kind == "csa" and table.get("blocks") and table["top_k"] % table.get("block_rows", 8):
+        return "has a top_k that is not a multiple of block_rows"
     if kind == "dsa" and table.get("pool", 1) > 1 and (table.get("sink") or table.get("local")):
         return "has pooled index keys beside forced rows (sink, local); expected one of the two"
     if kind in ("window", "csa", "hca") and style not in WINDOW_ROW_BYTES:

@@ -7,6 +7,7 @@ UsageError of one line that names the file and the key.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -57,6 +58,33 @@ class Changes:
 
 
 UNCHANGED = Changes()
+
+
+def changes_of(
+    replace: Iterable[str] = (),
+    ratio: str | None = None,
+    kv_dtype: str | None = None,
+    index_dtype: str | None = None,
+) -> Changes:
+    """Changes from the words of the command line: `kda=mla` and `kda:mla=7:1`; UsageError for other forms."""
+    pairs = []
+    for word in replace:
+        old, _, new = word.partition("=")
+        if not old or not new or "=" in new:
+            raise UsageError(f"--replace {word}: expected two names of layers, such as kda=mla")
+        pairs.append((old, new))
+    return Changes(tuple(pairs), _ratio(ratio) if ratio else (), kv_dtype, index_dtype)
+
+
+def _ratio(word: str) -> tuple[tuple[str, int], ...]:
+    names, _, counts = word.partition("=")
+    parts = list(zip(names.split(":"), counts.split(":"), strict=False))
+    form = len(parts) > 1 and names.count(":") == counts.count(":") and all(name for name, _ in parts)
+    if not form or not all(re.fullmatch("[1-9][0-9]{0,3}", count) for _, count in parts):
+        raise UsageError(f"--ratio {word}: expected names of layers and as many counts, such as kda:mla=7:1")
+    if len({name for name, _ in parts}) < len(parts):
+        raise UsageError(f"--ratio {word}: a name stands there twice")
+    return tuple((name, int(count)) for name, count in parts)
 
 
 def load(path: Path, name: str, changes: Changes = UNCHANGED) -> Model:
@@ -249,5 +277,7 @@ def _fact(
             f"[{place}]" if place else "source", f"has the source '{key}'; {nearest(str(key), sources)}"
         )
     value = table[name]
-    text = ", ".join(value) if isinstance(value, list) else f"{value:,}" if type(value) is int else str(value)
+    text = ", ".join(value) if isinstance(value, list) else str(value)
+    if type(value) is int and value >= 10_000:
+        text = f"{value:,}"
     return Fact(f"model.{place}.{name}" if place else f"model.{name}", text, *sources[key])

@@ -28,7 +28,8 @@ class File:
 
     def wrong(self, place: str, found: str) -> UsageError:
         """What is said of a mistake at a place in the file."""
-        return UsageError(f"{self.path}: {place} {found}; see docs/models.md")
+        more = "" if found.endswith("?") else "; see docs/models.md"
+        return UsageError(f"{self.path}: {place} {found}{more}")
 
     def keys(self, place: str, table: Mapping[str, Any], known: Iterable[str], needed: Iterable[str]) -> None:
         """Refuse unknown and missing keys of a table."""
