@@ -24,7 +24,7 @@ from memsim import __version__
 from memsim.errors import MissingExtra, UsageError
 from memsim.trace_write import TraceWriter
 from workloads.facts import Fact
-from workloads.kinds import kernels_of
+from workloads.kinds import facts_of, kernels_of
 from workloads.models import get_model
 from workloads.models.load import UNCHANGED, Changes
 from workloads.models.model import Model
@@ -255,8 +255,8 @@ def _metadata(job: Job) -> dict[str, Any]:
     model = job.model
     facts = list(model.facts) + list(STEP_FACTS)
     facts.append(Fact("step.units", f"{job.units} units", "stated", "given by the caller (H200: 132)"))
-    for kind in model.layer_counts:
-        facts += kernels_of(kind).FACTS
+    for kind, shape in dict.fromkeys((layer.kind, layer.shape) for layer in model.layers):
+        facts += facts_of(kind, shape)
     if job.staged:
         facts += STAGE_FACTS
     details = job.selected.details if job.selected is not None else None

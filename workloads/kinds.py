@@ -6,7 +6,7 @@ which does and is imported when asked for. The four names of such a module are t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -24,6 +24,7 @@ from workloads.shapes import (
     HcaShape,
     KdaShape,
     MlaShape,
+    Shape,
     SwaShape,
     WindowShape,
 )
@@ -65,7 +66,8 @@ class Kernels(Protocol):
     fill      random tensors behind the layer's own regions, results zero
     step      one decode step: `lengths` are the tokens of each sequence, the new one included;
               `selected` the rows that the attention gathers, ascending, for each sequence; None: by scores
-    FACTS     the numbers that its kernels rest on
+    FACTS     the numbers that its kernels rest on; where some depend on the shape, a function
+              `facts_of(shape)` gives these
     """
 
     FACTS: tuple[Fact, ...]
@@ -92,3 +94,10 @@ def kernels_of(kind: str) -> Kernels:
     if find_spec(name) is None:
         raise UsageError(f"layers of kind '{kind}' have no kernels: there is no {name}; record another model")
     return cast(Kernels, import_module(name))
+
+
+def facts_of(kind: str, shape: Shape) -> tuple[Fact, ...]:
+    """Numbers that a layer of `kind` and `shape` rests on."""
+    kernels = kernels_of(kind)
+    more: Callable[[Shape], tuple[Fact, ...]] = getattr(kernels, "facts_of", lambda shape: ())
+    return kernels.FACTS + more(shape)
