@@ -33,6 +33,19 @@ def grouped_attention(
     return torch.stack(outputs)
 
 
+def shared_attention(q: torch.Tensor, rows: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
+    """q [heads, 512] over rows [rows, 512] that are keys and values, with sinks [heads]: [heads, 512]."""
+    return grouped_attention(q, rows[None], rows[None], 512**-0.5, sink)
+
+
+def compressed_row(values: torch.Tensor, scores: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+    """Values and scores [tokens, dim], a softmax over the tokens for each column, normed: [dim]."""
+    values, scores = values.double(), scores.double()
+    weights = torch.exp(scores) / torch.exp(scores).sum(0)
+    row = (weights * values).sum(0)
+    return row / torch.sqrt((row * row).mean() + 1e-6) * norm.double()
+
+
 def index_scores(
     q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:

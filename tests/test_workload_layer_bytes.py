@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from workload_cases import Layer, dsa_shape, layer_of, touched
 
-from workloads.shapes import GdnShape, GqaShape, MlaShape, SwaShape
+from workloads.shapes import CsaShape, GdnShape, GqaShape, HcaShape, MlaShape, SwaShape, WindowShape
 
 LENGTHS = st.lists(st.one_of(st.integers(1, 300), st.integers(1, 9000)), min_size=1, max_size=4)
 EXAMPLES = settings(max_examples=25, deadline=None, derandomize=True, database=None)
@@ -115,3 +115,57 @@ def test_dsa(options, row, key, scored, lengths):
         if tokens > 64 and count > scored
     ]
     assert found["dsa-topk", "scores", False] == 4 * sum(competing)
+
+
+@EXAMPLES
+@given(lengths=LENGTHS)
+def test_window(lengths):
+    found = bytes_of("window", WindowShape(64), lengths)
+    assert found["window-attend", "window", False] == 584 * sum(min(tokens, 128) for tokens in lengths)
+
+
+def compressed_bytes(found, lengths: list[int], ratio: int, slots: int, token_bytes: int, names: list[str]):
+    """States of a compressor: a token's is written; a row reads half of each of `slots`, or all where no
+    tokens overlap."""
+    complete = [min(tokens, slots) for tokens in lengths if tokens % ratio == 0]
+    assert found[names[0], names[1], True] == len(lengths) * token_bytes
+    read = sum(complete) * token_bytes * ratio // slots
+    assert found[names[2], names[1], False] == read
+
+
+@EXAMPLES
+@given(lengths=LENGTHS)
+def test_hca(lengths):
+    found = bytes_of("hca", HcaShape(WindowShape(64)), lengths)
+    assert found["hca-attend", "kv", False] == 584 * sum(tokens // 128 for tokens in lengths)
+    assert found["hca-attend", "window", False] == 584 * sum(min(tokens, 128) for tokens in lengths)
+    names = ["compress-save", "compressor", "compress-pool"]
+    compressed_bytes(found, lengths, 128, 128, 4096, names)
+    assert found["compress-store", "kv", True] == 584 * sum(tokens % 128 == 0 for tokens in lengths)
+
+
+@pytest.mark.parametrize(("dtype", "key"), [("fp8", 132), ("fp4", 68), ("bf16", 256)])
+@EXAMPLES
+@given(lengths=LENGTHS)
+def test_csa(dtype, key, lengths):
+    entries = [tokens // 4 for tokens in lengths]
+    shape = CsaShape(WindowShape(64), 64, 32, index_dtype=dtype)
+    selected = [np.arange(min(32, count)) for count in entries]
+    found = bytes_of("csa", shape, lengths, selected=selected)
+    assert found["dsa-index", "index", False] == key * sum(entries)
+    assert found["csa-attend", "kv", False] == 584 * sum(min(count, 32) for count in entries)
+    assert found["csa-attend", "window", False] == 584 * sum(min(tokens, 128) for tokens in lengths)
+    complete = sum(tokens % 4 == 0 for tokens in lengths)
+    assert found["compress", "kv", True] == 584 * complete
+    assert found["index-compress", "index", True] == key * complete
+    compressed_bytes(found, lengths, 4, 8, 8192, ["compress-save", "compressor", "compress"])
+    names = ["index-compress-save", "index-compressor", "index-compress"]
+    compressed_bytes(found, lengths, 4, 8, 2048, names)
+
+
+def test_a_token_that_completes_a_row_reads_32_kb_in_csa_and_524_kb_in_hca():
+    csa = CsaShape(WindowShape(64), 64, 512)
+    found = bytes_of("csa", csa, [1024], selected=[np.arange(256)])
+    assert found["compress", "compressor", False] == 32_768
+    assert bytes_of("hca", HcaShape(WindowShape(64)), [1024])["compress-pool", "compressor", False] == 524_288
+    assert ("compress", "compressor", False) not in bytes_of("csa", csa, [1023], selected=[np.arange(255)])

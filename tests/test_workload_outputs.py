@@ -5,11 +5,24 @@ from __future__ import annotations
 import naive_attention as naive
 import pytest
 import torch
-from workload_cases import Spec, dsa_shape, layer_of, stack_of
+from workload_cases import Spec, dsa_shape, layer_of, row_bytes, stack_of
 
+from workloads import compressor
+from workloads.compressor import Plan
 from workloads.dsa_topk import Cut
-from workloads.formats import unpack_kv
-from workloads.shapes import GdnShape, GqaShape, KdaShape, MlaShape, SwaShape
+from workloads.formats import Format, compressed, compressed_index, unpack_kv
+from workloads.record import ListSink, Recorder
+from workloads.shapes import (
+    CsaShape,
+    GdnShape,
+    GqaShape,
+    HcaShape,
+    KdaShape,
+    MlaShape,
+    SwaShape,
+    WindowShape,
+)
+from workloads.tensors import generator_for
 
 DEVICES = [
     "cpu",
@@ -147,6 +160,100 @@ def test_kda_and_gdn_step_the_gated_delta_rule(device, kind, shape, keys, heads,
             assert (
                 naive.relative_error(host(regions.out).reshape(batch, heads, 128)[number, head], out) < 1e-2
             )
+
+
+def rows_of_pages(handle, kept: Format) -> torch.Tensor:
+    """All rows of a region in the format `kept`, as fp32 [rows, width]."""
+    raw = row_bytes(handle).cpu()
+    return kept.unpack(
+        *((raw[:, : kept.head_bytes], raw[:, kept.head_bytes :]) if kept.tail_bytes else (raw,))
+    )
+
+
+COMPRESSORS = {
+    "CSA rows": Plan("", 512, 4, True, compressed("v4", "fp8", 64)),
+    "CSA keys": Plan("index-", 128, 4, True, compressed_index("v4", "fp8")),
+    "CSA fp4 keys": Plan("index-", 128, 4, True, compressed_index("v4", "fp4")),
+    "HCA rows": Plan("", 512, 16, False, compressed("v4", "fp8", 2), split=True),
+}
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+def test_compressed_rows_are_made_of_the_tokens_that_they_stand_for(name):
+    """Token after token: with overlap entry j of 4:1 is made of tokens 4 j - 4 to 4 j + 3."""
+    plan, batch, tokens = COMPRESSORS[name], 2, 50
+    recorder = Recorder(ListSink(), "cpu")
+    rows = plan.kept.region(recorder, "rows", "kv", 0, batch * 64)
+    regions = compressor.declare(recorder, 0, plan, rows, batch)
+    plan.kept.fill(rows, generator_for(recorder.device, 1))
+    compressor.fill(regions, generator_for(recorder.device, 2))
+    news = torch.randn(tokens, batch, 2 * plan.width, generator=torch.Generator().manual_seed(3))
+    before = row_bytes(rows).clone()
+    for token in range(tokens):
+        regions.new.fill(news[token])
+        compressor.step(recorder, 0, regions, [token + 1] * batch)
+    found = rows_of_pages(rows, plan.kept)
+    for sequence in range(batch):
+        for entry in range(tokens // plan.ratio):
+            values, scores = [], []
+            for token in range((entry + 1) * plan.ratio - plan.slots, (entry + 1) * plan.ratio):
+                if token < 0:
+                    continue
+                half = (
+                    slice(0, plan.dim)
+                    if plan.halves == 1 or token < entry * plan.ratio
+                    else slice(plan.dim, None)
+                )
+                value, score = news[token, sequence].chunk(2)
+                values.append(value[half])
+                scores.append((score + regions.bias.data[token % plan.ratio])[half])
+            row = naive.compressed_row(torch.stack(values), torch.stack(scores), regions.norm.data[0])
+            kept = plan.kept.unpack(*plan.kept.pack(row.float()[None]))[0]
+            assert naive.relative_error(found[sequence * 64 + entry], kept.double()) < 0.1
+            assert float((found[sequence * 64 + entry] - kept).abs().mean()) < 1e-3
+        rest = slice(sequence * 64 + tokens // plan.ratio, sequence * 64 + 64)
+        assert torch.equal(row_bytes(rows)[rest], before[rest])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("heads", "units"), [(3, 5), (3, 60), (128, 60)])
+@pytest.mark.parametrize(
+    ("kind", "ratio", "options"),
+    [
+        ("window", 0, {}),
+        ("hca", 4, {}),
+        ("csa", 4, {}),
+        ("csa", 4, {"index_dtype": "fp4"}),
+        ("csa", 4, {"index_dtype": "bf16"}),
+    ],
+)
+def test_v4_attends_to_its_window_and_to_compressed_rows(device, heads, units, kind, ratio, options):
+    window, lengths, top_k = WindowShape(heads), [1000, 128, 250, 3], 160
+    shape = {"window": window, "hca": HcaShape(window, 4), "csa": CsaShape(window, 4, top_k, **options)}[kind]
+    layer = layer_of(kind, lengths, device, shape=shape, units=units)
+    layer.step()
+    combined = [access for access in layer.accesses(f"layer0.{kind}-combine") if access.write]
+    assert bool(combined) == (units == 60)  # the first sequence is split where there are parts enough
+    regions = layer.regions
+    attention = regions if kind == "window" else regions.attention
+    q, out = (host(handle).reshape(4, heads, 512) for handle in (attention.q, attention.out))
+    near = rows_of_pages(attention.window, attention.kept).reshape(4, 128, 512)
+    for number, tokens in enumerate(lengths):
+        rows = near[number, : min(tokens, 128)]
+        if kind != "window":
+            entries = tokens // ratio
+            far = rows_of_pages(regions.kv, regions.kept).reshape(4, -1, 512)[number, :entries]
+            if kind == "csa":
+                count = min(entries, top_k)
+                chosen = host(regions.indices)[number * top_k : (number + 1) * top_k, 0].long()
+                expected = expected_scores(layer, number, entries)
+                best = torch.topk(expected, count).indices.sort().values
+                assert chosen[count:].eq(-1).all()
+                assert len(set(best.tolist()) & set(chosen[:count].tolist())) >= 0.95 * count
+                far = far[chosen[:count]]
+            rows = torch.cat([rows, far])
+        expected = naive.shared_attention(q[number], rows, host(attention.sink)[:, 0])
+        assert naive.relative_error(out[number], expected) < 1e-2
 
 
 def expected_scores(layer, number, entries):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from workload_cases import CASES, Layer, Stop, overwrite, row_bytes, touched
+from workload_cases import CASES, Layer, Stop, overwrite, padding, row_bytes, touched
 
 NAN = torch.full((8,), 255, dtype=torch.uint8)  # NaN in fp32, bf16 and e4m3; -1 in int32
 LEAST, MOST = (torch.tensor([value] * 2).view(torch.uint8) for value in (-torch.inf, torch.inf))
@@ -92,10 +92,15 @@ def test_every_row_that_is_read_matters(case, name):
 @pytest.mark.parametrize(("case", "name"), KERNELS)
 def test_nothing_is_written_but_what_the_trace_says(case, name):
     layer, start = clean(case)
-    at_launch: list[torch.Tensor] = []
-    run_until(layer, start, name, lambda handles: at_launch.extend(row_bytes(h).clone() for h in handles))
+    at_launch: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def look(handles):
+        at_launch.extend((row_bytes(h).clone(), padding(h).clone()) for h in handles)
+
+    run_until(layer, start, name, look)
     writes = touched(layer, name, write=True)
-    for handle, before in zip(layer.handles, at_launch, strict=True):
+    for handle, (rows, unused) in zip(layer.handles, at_launch, strict=True):
         mask = writes.get(handle.region.id)
         untouched = slice(None) if mask is None else torch.from_numpy(np.flatnonzero(~mask))
-        assert torch.equal(row_bytes(handle)[untouched], before[untouched])
+        assert torch.equal(row_bytes(handle)[untouched], rows[untouched])
+        assert torch.equal(padding(handle), unused)

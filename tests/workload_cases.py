@@ -16,7 +16,18 @@ from workloads.grid import Shape as Launch
 from workloads.kinds import kernels_of
 from workloads.record import ListSink, Recorder, RegionHandle
 from workloads.run import Run
-from workloads.shapes import DsaShape, GdnShape, GqaShape, KdaShape, MlaShape, Shape, SwaShape
+from workloads.shapes import (
+    CsaShape,
+    DsaShape,
+    GdnShape,
+    GqaShape,
+    HcaShape,
+    KdaShape,
+    MlaShape,
+    Shape,
+    SwaShape,
+    WindowShape,
+)
 from workloads.tensors import generator_for
 
 torch.set_num_threads(1)  # tensors here are small, and tests share their machine
@@ -173,6 +184,14 @@ CASES = {
     "gqa, wide values": Case([Spec("gqa", GqaShape(4, 2, 256, 256))], [480], {"units": 16}),
     "swa": Case([Spec("swa", SwaShape(GqaShape(4, 2, 192, 128), 128, sink=True))], [300, 128, 5]),
     "swa, split": Case([Spec("swa", SwaShape(GqaShape(4, 1, 256, 256), 400, sink=True))], [500, 30]),
+    "window": Case([Spec("window", WindowShape(3))], [300, 128, 5]),
+    "window, two blocks a part": Case([Spec("window", WindowShape(66))], [100], {"units": 8}),
+    "hca": Case([Spec("hca", HcaShape(WindowShape(3)))], [512, 300, 90]),
+    "hca, split": Case([Spec("hca", HcaShape(WindowShape(2), ratio=16))], [1600], {"units": 12}),
+    "csa": Case([Spec("csa", CsaShape(WindowShape(3), 4, 32))], [200, 303, 8, 3]),
+    "csa, fp4 keys, long": Case(
+        [Spec("csa", CsaShape(WindowShape(66), 4, 32, index_dtype="fp4"))], [1240], {"units": 8}
+    ),
     "dsa": Case([Spec("dsa", dsa_shape(top_k=80))], [250, 64]),
     "dsa, long and staged": Case([Spec("dsa", dsa_shape(66))], [330], {"staged": True, "units": 6}),
     "dsa, all selected": Case([Spec("dsa", dsa_shape())], [40]),
@@ -204,14 +223,28 @@ def touched(layer: Layer, name: str, *, write: bool) -> dict[int, np.ndarray]:
 
 
 def row_bytes(handle: RegionHandle) -> torch.Tensor:
-    """The region's bytes as a view [rows, bytes] where rows are contiguous, else [pages, bytes]."""
+    """The region's bytes, row by row: [rows, bytes]; a copy where rows are paged."""
     assert handle.data is not None
-    return handle.data.view(torch.uint8)
+    data, region = handle.data.view(torch.uint8), handle.region
+    if not region.page_rows:
+        return data
+    split, full = region.page_rows * region.page_head_bytes, region.page_rows * region.row_bytes
+    heads = data[:, :split].reshape(region.rows, -1)
+    return torch.cat([heads, data[:, split:full].reshape(region.rows, -1)], dim=1)
+
+
+def padding(handle: RegionHandle) -> torch.Tensor:
+    """Bytes of a region that are of no row: [pages, bytes]."""
+    assert handle.data is not None
+    region = handle.region
+    used = region.page_rows * region.row_bytes if region.page_rows else region.row_bytes
+    return handle.data.view(torch.uint8)[:, used:]
 
 
 def overwrite(handle: RegionHandle, rows: np.ndarray, pattern: torch.Tensor) -> None:
     """Fill `rows` of a region with repeated bytes `pattern`, pages included."""
-    data, region = row_bytes(handle), handle.region
+    assert handle.data is not None
+    data, region = handle.data.view(torch.uint8), handle.region
     if not region.page_rows:
         repeats = data.shape[1] // len(pattern) + 1
         data[torch.from_numpy(rows)] = pattern.repeat(repeats)[: data.shape[1]]
