@@ -112,8 +112,6 @@ def record_step(
     if stage is not None:
         _known("stage", stage, STAGES)
     drawn = _selected(found, device, selection, stage, seed)
-    for kind in found.layer_counts:
-        kernels_of(kind)
     job = Job(found, context_tokens, batch, steps, device, drawn, stage is not None, seed, units)
     if device != "meta":
         _check_device(job)

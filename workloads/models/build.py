@@ -69,6 +69,9 @@ KEYS: dict[str, Keys] = {
 def layer_parts(table: Table, kv_dtype: str, index_dtype: str) -> tuple[Shape, Projections]:
     """Shape and projections of a layer from its checked table."""
     kind = table["kind"]
+    dtypes = DTYPES.get(kind, ())
+    if dtypes and kv_dtype not in dtypes:
+        kv_dtype = dtypes[0]  # of a model whose other layers have that format
     why = _unfit(table, kv_dtype)
     if why:
         raise Unfit(why)
@@ -89,9 +92,7 @@ def owned(table: Table) -> tuple[str, ...]:
 def _unfit(table: Table, kv_dtype: str) -> str:
     """What is wrong with the numbers of a table, "" for nothing."""
     kind = table["kind"]
-    dtypes, style = DTYPES.get(kind, ()), table.get("style", "v4")
-    if dtypes and kv_dtype not in dtypes:
-        return f"has no rows of {kv_dtype}; it has: {', '.join(dtypes)}"
+    style = table.get("style", "v4")
     shares = set(table["shares"])
     if not shares <= set(owned(table)):
         return f"shares what layers of kind '{kind}' do not have: {', '.join(sorted(shares))}"
