@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from workload_cases import Layer, dsa_shape, layer_of, touched
+from workload_cases import Layer, Spec, dsa_shape, layer_of, stack_of, touched, v41_shape
 
 from workloads.shapes import CsaShape, GdnShape, GqaShape, HcaShape, MlaShape, SwaShape, WindowShape
 
@@ -169,3 +169,45 @@ def test_a_token_that_completes_a_row_reads_32_kb_in_csa_and_524_kb_in_hca():
     assert found["compress", "compressor", False] == 32_768
     assert bytes_of("hca", HcaShape(WindowShape(64)), [1024])["compress-pool", "compressor", False] == 524_288
     assert ("compress", "compressor", False) not in bytes_of("csa", csa, [1023], selected=[np.arange(255)])
+
+
+@pytest.mark.parametrize(("dtype", "row"), [("fp4", 288), ("fp8", 528)])
+@pytest.mark.parametrize("ratio", [1, 2])
+@EXAMPLES
+@given(lengths=LENGTHS)
+def test_v41(ratio, dtype, row, lengths):
+    entries = [tokens // ratio for tokens in lengths]
+    shape = v41_shape(ratio, dtype=dtype)
+    selected = [np.arange(min(16, count)) for count in entries]
+    specs = [Spec("csa", shape), Spec("csa", shape, index=0, kv=0)]
+    layer = stack_of(specs, lengths, "meta", units=12, selected=selected)
+    layer.step()
+    found = unique_bytes(layer)
+    complete = sum(tokens % ratio == 0 for tokens in lengths)
+    assert found["dsa-index", "index", False] == 68 * sum(entries)
+    assert found["csa-attend", "kv", False] == 2 * row * sum(min(count, 16) for count in entries)
+    windows = sum(min(tokens, 128) for tokens in lengths)
+    assert found["csa-attend", "window", False] == 2 * 528 * windows
+    assert found["latent-insert", "kv", True] == row * complete
+    assert found["index-insert", "index", True] == 68 * complete
+    assert found["latent", "compressor", True] == (4096 * len(lengths) if ratio == 2 else 0)
+    assert found["latent", "compressor", False] == (4096 * complete if ratio == 2 else 0)
+
+
+@EXAMPLES
+@given(lengths=LENGTHS)
+def test_v41_candidate_blocks(lengths):
+    shape = v41_shape(1, blocks=64)
+    kept = [np.arange(-(-tokens // 8))[-64:] for tokens in lengths]
+    selected = [np.arange(tokens)[-min(tokens, 16) :] for tokens in lengths]
+    specs = [Spec("csa", shape), Spec("csa", shape, kv=0, blocks=0)]
+    layer = stack_of(specs, lengths, "meta", units=12, selected=selected, candidates=kept)
+    layer.step()
+    found = unique_bytes(layer)
+    assert found["dsa-index", "index", False] == 68 * sum(lengths)
+    listed = [tokens if tokens <= 512 else 504 + (tokens - 1) % 8 + 1 for tokens in lengths]
+    assert found["block-index", "index", False] == 68 * sum(listed)
+    assert found["block-index", "scores", True] == 4 * sum(listed)
+    assert found["block-best", "scores", False] == 4 * sum(lengths)
+    written = found["block-topk", "blocks", True] + found["block-topk-merge", "blocks", True]
+    assert written == 4 * 64 * len(lengths)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import naive_attention as naive
 import pytest
 import torch
-from workload_cases import Spec, dsa_shape, layer_of, row_bytes, stack_of
+from workload_cases import Spec, dsa_shape, layer_of, row_bytes, stack_of, v41_shape
 
-from workloads import compressor
+from workloads import compressor, latent_compressor
 from workloads.compressor import Plan
 from workloads.dsa_topk import Cut
 from workloads.formats import Format, compressed, compressed_index, unpack_kv
@@ -256,9 +256,91 @@ def test_v4_attends_to_its_window_and_to_compressed_rows(device, heads, units, k
         assert naive.relative_error(out[number], expected) < 1e-2
 
 
-def expected_scores(layer, number, entries):
+@pytest.mark.parametrize("ratio", [1, 2])
+@pytest.mark.parametrize("dtype", ["fp8", "fp4"])
+def test_latents_are_made_of_one_token_or_two(ratio, dtype):
+    batch, tokens = 2, 21
+    kept, of_keys = compressed("v4.1", dtype, 64), compressed_index("v4.1", "fp4")
+    recorder = Recorder(ListSink(), "cpu")
+    places = [
+        (one_kept.region(recorder, name, "kv", 0, batch * 64), one_kept)
+        for name, one_kept in (("rows", kept), ("keys", of_keys))
+    ]
+    regions = latent_compressor.declare(recorder, 0, ratio, *places, batch)
+    for handle, one_kept in places:
+        one_kept.fill(handle, generator_for(recorder.device, 1))
+    latent_compressor.fill(regions, generator_for(recorder.device, 2))
+    assert (regions.state is None) == (ratio == 1)
+    news = torch.randn(tokens, batch, ratio * 512, generator=torch.Generator().manual_seed(3))
+    keys = torch.randn(tokens, batch, 128, generator=torch.Generator().manual_seed(4))
+    for token in range(tokens):
+        regions.new.fill(news[token])
+        regions.key.fill(keys[token])
+        latent_compressor.step(recorder, 0, regions, [token + 1] * batch)
+    found, found_keys = (rows_of_pages(*place) for place in places)
+    for sequence in range(batch):
+        for entry in range(tokens // ratio):
+            mine = news[entry * ratio : (entry + 1) * ratio, sequence]
+            scores = mine[:, 512:] if ratio == 2 else torch.zeros(1, 512)
+            row = naive.compressed_row(mine[:, :512], scores, regions.norm.data[0])
+            expected = kept.unpack(*kept.pack(row.bfloat16().float()[None]))[0]
+            assert naive.relative_error(found[sequence * 64 + entry], expected.double()) < 0.3
+            assert float((found[sequence * 64 + entry] - expected).abs().mean()) < 1e-2
+            key = keys[entry * ratio + ratio - 1, sequence].bfloat16()[None]
+            row = naive.compressed_row(key, torch.zeros(1, 128), regions.key_norm.data[0])
+            expected = of_keys.unpack(*of_keys.pack(row.float()[None]))[0]
+            assert float((found_keys[sequence * 64 + entry] - expected).abs().mean()) < 1e-2
+
+
+@pytest.mark.parametrize("ratio", [1, 2])
+def test_v41_layers_share_rows_and_selections_but_not_windows(ratio):
+    lengths, shape = [300, 41], v41_shape(ratio)
+    layer = stack_of([Spec("csa", shape), Spec("csa", shape, index=0, kv=0)], lengths, units=10)
+    layer.step()
+    source, user = layer.stack
+    assert user.indexer is None
+    assert user.kv is source.kv
+    assert [name for name in layer.kernel_names() if name.startswith("layer1")] == [
+        "layer1.csa-attend",
+        "layer1.csa-combine",
+    ]
+    for number, tokens in enumerate(lengths):
+        entries = tokens // ratio
+        chosen = source.indices.data.reshape(2, 16)[number, :].long()
+        expected = expected_scores(layer, number, entries, source)
+        assert chosen.tolist() == torch.topk(expected, 16).indices.sort().values.tolist()
+        far = rows_of_pages(source.kv, source.kept).reshape(2, -1, 512)[number, chosen]
+        near = rows_of_pages(user.attention.window, user.attention.kept).reshape(2, 128, 512)[number]
+        q, out = (h.data.reshape(2, 3, 512)[number] for h in (user.attention.q, user.attention.out))
+        rows = torch.cat([near[: min(tokens, 128)], far])
+        found = naive.shared_attention(q, rows, user.attention.sink.data[:, 0])
+        assert naive.relative_error(out, found) < 1e-2
+
+
+def test_v41_selects_within_the_blocks_that_another_layer_kept():
+    lengths, blocks, top_k = [1005, 150, 30, 3], 5, 16
+    shape = v41_shape(1, blocks=blocks)
+    layer = stack_of([Spec("csa", shape), Spec("csa", shape, kv=0, blocks=0)], lengths, units=10)
+    layer.step()
+    source, user = layer.stack
+    kept = source.blocks.numbers.data.reshape(4, blocks).long()
+    for number, tokens in enumerate(lengths):
+        scores = expected_scores(layer, number, tokens, source)
+        newest = (tokens - 1) // 8
+        best = [(float(scores[8 * block : 8 * block + 8].max()), block) for block in range(newest)]
+        wanted = sorted([block for _, block in sorted(best)[-(blocks - 1) :]] + [newest])
+        assert [block for block in kept[number].tolist() if block >= 0] == wanted
+
+        mine = expected_scores(layer, number, tokens, user)
+        allowed = torch.tensor([entry for entry in range(tokens) if entry // 8 in wanted])
+        picked = allowed[torch.topk(mine[allowed], min(top_k, len(allowed))).indices].sort().values
+        chosen = user.indices.data.reshape(4, top_k)[number].long()
+        assert chosen[chosen >= 0].tolist() == picked.tolist()
+
+
+def expected_scores(layer, number, entries, regions=None):
     """Scores of the first entries of a sequence, in float64 from the packed queries and keys."""
-    own = layer.regions.indexer
+    own = (regions or layer.regions).indexer
     kept, batch = own.kept, own.index_weights.region.rows
     each, heads = own.index.region.rows // batch, kept.heads
     parts = [host(own.index)]

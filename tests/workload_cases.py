@@ -128,12 +128,13 @@ def stack_of(
     units: int = 4,
     staged: bool = False,
     cut: Cut = SMALL_CUT,
-    selected: list[np.ndarray] | None = None,
+    selected: list[np.ndarray] | dict[int, list[np.ndarray]] | None = None,
+    candidates: list[np.ndarray] | None = None,
 ) -> Layer:
-    """Layers on one recorder, filled from seed 0; `selected` rows are those of all layers."""
+    """Layers on one recorder, filled from seed 0; `selected` rows are those of all layers, or of each."""
     sink = ListSink()
     recorder = WatchingRecorder(sink, device)
-    run = Run(len(lengths), max(lengths), units, staged, cut)
+    run = Run(len(lengths), max(lengths), units, staged, cut, candidates=candidates)
     stack: list[Any] = []
     runs: list[Run] = []
     for layer, spec in enumerate(specs):
@@ -149,7 +150,8 @@ def stack_of(
     def step() -> None:
         for layer, spec in enumerate(specs):
             kernels = kernels_of(spec.kind)
-            kernels.step(recorder, layer, spec.shape, stack[layer], lengths, runs[layer], selected)
+            rows = selected.get(layer) if isinstance(selected, dict) else selected
+            kernels.step(recorder, layer, spec.shape, stack[layer], lengths, runs[layer], rows)
 
     fill()
     return Layer(recorder, sink, stack, fill, step)
@@ -172,6 +174,12 @@ def dsa_shape(heads: int = 2, top_k: int = 64, rope: int = 64, **more: Any) -> D
     return DsaShape(MlaShape(heads, rope=rope), index_heads=4, top_k=top_k, **more)
 
 
+def v41_shape(ratio: int, blocks: int = 0, **more: Any) -> CsaShape:
+    """A small CSA layer of DeepSeek V4.1."""
+    more = {"dtype": "fp4", "index_dtype": "fp4", **more}
+    return CsaShape(WindowShape(3, style="v4.1"), 4, 16, ratio, blocks=blocks, **more)
+
+
 # What the tests of poison and of backings run, kernel by kernel.
 CASES = {
     "kda": Case([Spec("kda", KdaShape(2))], [1, 1]),
@@ -191,6 +199,17 @@ CASES = {
     "csa": Case([Spec("csa", CsaShape(WindowShape(3), 4, 32))], [200, 303, 8, 3]),
     "csa, fp4 keys, long": Case(
         [Spec("csa", CsaShape(WindowShape(66), 4, 32, index_dtype="fp4"))], [1240], {"units": 8}
+    ),
+    "v4.1, 2:1, shared": Case(
+        [Spec("csa", v41_shape(2)), Spec("csa", v41_shape(2), index=0, kv=0)], [150, 301, 4, 1]
+    ),
+    "v4.1, 1:1, blocks": Case(
+        [
+            Spec("csa", v41_shape(1, blocks=5)),
+            Spec("csa", v41_shape(1, blocks=5), kv=0, blocks=0),
+            Spec("csa", v41_shape(1, blocks=5), index=1, kv=0, blocks=0),
+        ],
+        [150, 30, 1005],
     ),
     "dsa": Case([Spec("dsa", dsa_shape(top_k=80))], [250, 64]),
     "dsa, long and staged": Case([Spec("dsa", dsa_shape(66))], [330], {"staged": True, "units": 6}),

@@ -9,7 +9,7 @@ Left out: the order of the real kernel's output, and how the number of passes de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,19 +80,22 @@ def step(
     picks: int,
     selected: Sequence[Int64s] | None = None,
     cut: Cut = AS_PRODUCTION,
+    *,
+    name: str = "dsa-topk",
+    place: Callable[[int, torch.Tensor], torch.Tensor] | None = None,
 ) -> None:
     """Write the rows of each sequence's choice of `picks` entries, ascending, then -1, to indices.
 
     scores [batch x padded entries] fp32; candidates [batch x blocks x picks] where the most scores are cut;
     indices [batch x k] int32; `selected` puts given rows in the place of the computed ones, without changing
-    what is read.
+    what is read. `place` turns the rows of a sequence into those to write, inside the kernel.
     """
     k, stride = indices.region.rows // len(choices), scores.region.rows // len(choices)
-    name = f"layer{layer}.dsa-topk"
+    family, name = name, f"layer{layer}.{name}"
     most = max(choice.entries for choice in choices)
     if most >= cut.split_from and most > picks:
         assert candidates is not None, "a long context needs a region of candidates"
-        with recorder.kernel(name, "dsa-topk", layer, len(choices) * cut.blocks, _launch()):
+        with recorder.kernel(name, family, layer, len(choices) * cut.blocks, _launch()):
             for sequence, choice in enumerate(choices):
                 if choice.entries > picks:
                     at, block = sequence * stride + choice.first, sequence * cut.blocks
@@ -100,7 +103,7 @@ def step(
         name += "-merge"
     else:
         candidates = None
-    with recorder.kernel(name, "dsa-topk", layer, len(choices), _launch()):
+    with recorder.kernel(name, family, layer, len(choices), _launch()):
         for sequence, choice in enumerate(choices):
             entries = choice.entries
             if entries <= picks:
@@ -112,6 +115,8 @@ def step(
                 at = sequence * stride + choice.first
                 chosen = top_rows(_passes(scores, at, entries, sequence), picks)
             rows = rows_of(chosen, choice)
+            if place is not None:
+                rows = place(sequence, rows)
             if selected is not None and not recorder.is_meta:
                 rows = torch.from_numpy(selected[sequence]).to(recorder.device)
             indices.store(sequence * k, padded_indices(rows, k), one(sequence), dependent=entries > picks)

@@ -186,7 +186,9 @@ def attend_all(
     blocks = kv_heads * sum(len(shares) for shares in schedule)
     split = any(len(shares) > 1 for shares in schedule)
     partial = regions.partial if split else None
-    with recorder.kernel(f"layer{layer}.{family}", family, layer, blocks, _launch(shape, tile), partial):
+    with recorder.kernel(
+        f"layer{layer}.{family}", family, layer, blocks, _launch(shape, tile, split), partial
+    ):
         for sequence, shares in enumerate(schedule):
             for head in range(kv_heads):
                 _attend_group(shape, regions, (sequence, head), shares, rows, tile)
@@ -291,7 +293,7 @@ def merge(lse: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return (torch.softmax(lse, dim=0) * values).sum(0, keepdim=True)
 
 
-def _launch(shape: GqaShape, tile: Tile) -> Shape:
+def _launch(shape: GqaShape, tile: Tile, split: bool) -> Shape:
     group = shape.heads // shape.kv_heads
     assert group <= tile.queries, f"{group} query heads a key head: a tile holds {tile.queries}"
     return Shape(
@@ -300,6 +302,6 @@ def _launch(shape: GqaShape, tile: Tile) -> Shape:
         tiles_in_flight=TILES_IN_FLIGHT,
         flops_per_tile=tile.queries * tile.rows * (shape.key_dim + shape.value_dim),
         flops_unit="bf16",
-        partial_bytes=shape.heads * shape.value_dim * 4,
+        partial_bytes=shape.heads * shape.value_dim * 4 if split else 0,
         tile_rule="flash-attention: a block per sequence, key head and split",
     )

@@ -100,18 +100,20 @@ def fill(regions: IndexerRegions, generator: torch.Generator, *, keys: bool = Tr
             handle.zero()
 
 
-def step(
+def scan(recorder: Recorder, layer: int, regions: IndexerRegions, entries: Sequence[int], units: int) -> None:
+    """Score the first `entries` keys of each sequence."""
+    r, formats = regions, (regions.kept.queries, regions.kept.keys)
+    dsa_index.step(recorder, layer, r.index_q, r.index_weights, r.index, r.scores, entries, units, formats)
+
+
+def select(
     recorder: Recorder,
     layer: int,
     regions: IndexerRegions,
-    entries: Sequence[int],
     choices: Sequence[Choice],
-    units: int,
     selected: Sequence[Int64s] | None = None,
     cut: Cut = AS_PRODUCTION,
 ) -> None:
-    """Score the first `entries` keys of each sequence and select."""
-    r, kept = regions, regions.kept
-    formats = kept.queries, kept.keys
-    dsa_index.step(recorder, layer, r.index_q, r.index_weights, r.index, r.scores, entries, units, formats)
-    dsa_topk.step(recorder, layer, r.scores, r.candidates, r.indices, choices, kept.picks, selected, cut)
+    """Select by the scores."""
+    r = regions
+    dsa_topk.step(recorder, layer, r.scores, r.candidates, r.indices, choices, r.kept.picks, selected, cut)
