@@ -8,6 +8,8 @@ infinities.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ LEAST, MOST = (torch.tensor([value] * 2).view(torch.uint8) for value in (-torch.
 SAMPLED_ROWS = 24  # of a region, where it has more
 
 
+@cache
 def clean(case: str) -> tuple[Layer, list[torch.Tensor]]:
     layer = CASES[case].stack()
     start = [handle.data.clone() for handle in layer.handles]

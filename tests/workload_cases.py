@@ -200,6 +200,7 @@ CASES = {
     "csa, fp4 keys, long": Case(
         [Spec("csa", CsaShape(WindowShape(66), 4, 32, index_dtype="fp4"))], [1240], {"units": 8}
     ),
+    "csa, staged": Case([Spec("csa", CsaShape(WindowShape(3), 4, 80))], [400, 30], {"staged": True}),
     "v4.1, 2:1, shared": Case(
         [Spec("csa", v41_shape(2)), Spec("csa", v41_shape(2), index=0, kv=0)], [150, 301, 4, 1]
     ),

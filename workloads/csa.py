@@ -10,11 +10,11 @@ on the selection is made within blocks of entries that this layer has kept (`can
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from workloads import candidates, compressor, indexer, latent_compressor, splits, window_attend
+from workloads import candidates, compressor, indexer, latent_compressor, splits, stage, window_attend
 from workloads.candidates import BlockRegions, Listed
 from workloads.compressor import CompressorRegions, Plan
 from workloads.dsa import KEYS_FACT
@@ -66,6 +66,7 @@ class CsaRegions:
     indexer      keys, scores and selection of entries, None where another layer selects
     indices      [batch x top_k] selected entries
     blocks       candidate blocks, its own or those of the layer that it selects within, or None
+    staged       [batch x padded top_k] selected rows as they are in the cache, with --stage kv
     """
 
     attention: WindowRegions
@@ -74,6 +75,7 @@ class CsaRegions:
     indexer: IndexerRegions | None
     indices: RegionHandle
     blocks: BlockRegions | None
+    staged: RegionHandle | None
     kept: Format
 
 
@@ -87,8 +89,12 @@ def declare(recorder: Recorder, layer: int, shape: CsaShape, run: Run) -> CsaReg
         kv = kept.region(recorder, f"layer{layer}.kv", "kv", layer, batch * kept.padded(entries))
     else:
         kv = run.kv.kv
+    staged = None
+    if run.staged:
+        rows = batch * kept.padded(shape.top_k)
+        staged = kept.region(recorder, f"layer{layer}.staged", "activation", layer, rows)
     if run.index is not None:
-        return CsaRegions(attention, kv, (), None, run.index.indices, None, kept)
+        return CsaRegions(attention, kv, (), None, run.index.indices, None, staged, kept)
     keys = None if run.kv is None else run.kv.indexer.index
     own = indexer.declare(recorder, layer, _wanted(shape, run), batch, run.cut, keys)
     makers = () if run.kv is not None else _makers(recorder, layer, shape, (kv, kept), own, batch)
@@ -99,7 +105,7 @@ def declare(recorder: Recorder, layer: int, shape: CsaShape, run: Run) -> CsaReg
         assert run.kv is None, "a layer that keeps blocks makes the rows that they are made of"
         limits = shape.blocks, shape.block_rows
         blocks = candidates.declare(recorder, layer, *limits, batch, entries, run.cut)
-    return CsaRegions(attention, kv, makers, own, own.indices, blocks, kept)
+    return CsaRegions(attention, kv, makers, own, own.indices, blocks, staged, kept)
 
 
 def _wanted(shape: CsaShape, run: Run) -> Kept:
@@ -140,6 +146,8 @@ def fill(regions: CsaRegions, generator: torch.Generator) -> None:
         regions.kept.fill(regions.kv, generator)
     if regions.indexer is not None:
         indexer.fill(regions.indexer, generator, keys=bool(regions.makers))
+    if regions.staged is not None:
+        regions.staged.zero()
     for maker in regions.makers:
         if isinstance(maker, LatentRegions):
             latent_compressor.fill(maker, generator)
@@ -170,6 +178,9 @@ def step(
         _select(recorder, layer, r.indexer, r.blocks, entries, run, selected)
     counts = [min(count, shape.top_k) for count in entries]
     rows = Rows(r.kv, r.kept, r.indices, None, selected, len(lengths))
+    if r.staged is not None:
+        stage.step(recorder, layer, rows, r.staged, counts)
+        rows = replace(rows, staged=r.staged)
     window_attend.step(recorder, layer, "csa-attend", shape.window, r.attention, lengths, units, rows, counts)
 
 

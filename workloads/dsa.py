@@ -17,7 +17,7 @@ Left out: how the keys of a pool become one, and the write of the new row and it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -168,5 +168,5 @@ def step(
     rows = dsa_attend.Rows(r.attention.kv, kept, r.indices, None, selected, batch)
     if r.staged is not None:
         stage.step(recorder, layer, rows, r.staged, counts)
-        rows = dsa_attend.Rows(r.attention.kv, kept, r.indices, r.staged, selected, batch)
+        rows = replace(rows, staged=r.staged)
     dsa_attend.step(recorder, layer, shape.attention, r.attention, rows, counts, units)

@@ -77,10 +77,10 @@ class Rows:
 
     def load(self, sequence: int, first: int, rows: int, blocks: Blocks) -> Parts:
         """Selected rows first.. of a sequence, packed; rows that are -1 are left away."""
-        at = sequence * self.k + first
         if self.staged is not None:
+            at = sequence * (self.staged.region.rows // self.batch) + first
             return self.format.load(self.staged, at, rows, blocks)
-        found = self.indices.load(at, rows, blocks)
+        found = self.indices.load(sequence * self.k + first, rows, blocks)
         return self.format.gather(self.kv, self.chosen(sequence, first, found), blocks)
 
     def chosen(self, sequence: int, first: int, found: torch.Tensor) -> Int64s:

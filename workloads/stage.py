@@ -24,8 +24,8 @@ FACTS = (
 
 
 def step(recorder: Recorder, layer: int, rows: Rows, staged: RegionHandle, counts: Sequence[int]) -> None:
-    """Copy the selected rows of each sequence to `staged` [batch x k], kept as they are in the cache."""
-    tiles = -(-rows.k // TILE_ROWS)
+    """Copy the selected rows of each sequence to `staged` [batch x padded k], kept as in the cache."""
+    tiles, stride = -(-rows.k // TILE_ROWS), staged.region.rows // len(counts)
     launch = Shape(
         tile_rows=TILE_ROWS,
         tile_bytes=TILE_ROWS * rows.format.row_bytes,
@@ -39,7 +39,6 @@ def step(recorder: Recorder, layer: int, rows: Rows, staged: RegionHandle, count
             for tile in range(-(-count // TILE_ROWS)):
                 first, block = tile * TILE_ROWS, one(sequence * tiles + tile)
                 here = min(TILE_ROWS, count - first)
-                at = sequence * rows.k + first
-                found = rows.indices.load(at, here, block)
+                found = rows.indices.load(sequence * rows.k + first, here, block)
                 fetched = rows.format.gather(rows.kv, rows.chosen(sequence, first, found), block)
-                rows.format.store(staged, at, fetched, block)
+                rows.format.store(staged, sequence * stride + first, fetched, block)
