@@ -208,6 +208,9 @@ def test_v41_candidate_blocks(lengths):
     listed = [tokens if tokens <= 512 else 504 + (tokens - 1) % 8 + 1 for tokens in lengths]
     assert found["block-index", "index", False] == 68 * sum(listed)
     assert found["block-index", "scores", True] == 4 * sum(listed)
+    assert found["block-list", "block-entries", True] == 4 * sum(listed)
+    selects = found["dsa-topk", "block-entries", False] + found["dsa-topk-merge", "block-entries", False]
+    assert selects == 4 * sum(min(count, 16) for count in listed)
     assert found["block-best", "scores", False] == 4 * sum(lengths)
     written = found["block-topk", "blocks", True] + found["block-topk-merge", "blocks", True]
     assert written == 4 * 64 * len(lengths)

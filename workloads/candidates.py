@@ -1,10 +1,10 @@
 """Candidate blocks of DeepSeek V4.1: a layer keeps the best blocks of entries, later layers score them alone.
 
 The layer that chooses has scored all entries; the score of a block is the best of its entries, the newest
-block is kept in any case. The layers that use the blocks gather their keys, score them into a list as long,
-and select in it; what they select is told as entries of the cache. Both in the ways of DeepGEMM's paged
-logits and vLLM's top-k, which `dsa_index` and `dsa_topk` follow; the best of a block is found by a pass
-over the scores of its own. Left out: the list of pages that the real kernel makes of the blocks.
+block is kept in any case; the entries of the kept blocks are written down, block after block. The layers that
+use the blocks gather the keys of this list, score them, and select in the scores; each place that is
+selected is looked up in the list. All in the ways of DeepGEMM's paged logits and vLLM's top-k, which
+`dsa_index` and `dsa_topk` follow; the best of a block is found by a pass over the scores of its own.
 """
 
 from __future__ import annotations
@@ -45,6 +45,12 @@ FACTS = (
         "assumed",
         "SGLang's test of candidate blocks",
     ),
+    Fact(
+        "kernel.block-list",
+        "entries of the kept blocks, 4 B each, written once",
+        "assumed",
+        "vLLM sparse_mqa_indexer.py: col_indices; the kernel was not seen",
+    ),
 )
 
 
@@ -55,17 +61,29 @@ class BlockRegions:
     best        [batch x blocks of all entries] fp32
     candidates  of the top-k of a long context, or None
     numbers     [batch x blocks] int32, ascending
+    entries     [batch x blocks x rows] int32, the entries of these blocks
     rows        entries of a block
     """
 
     best: RegionHandle
     candidates: RegionHandle | None
     numbers: RegionHandle
+    entries: RegionHandle
     rows: int
 
     def blocks(self, batch: int) -> int:
         """Blocks that a sequence keeps at most."""
         return self.numbers.region.rows // batch
+
+    def most(self, batch: int) -> int:
+        """Entries of these blocks."""
+        return self.blocks(batch) * self.rows
+
+    def count(self, sequence: int, entries: Sequence[int]) -> int:
+        """Entries in the blocks that a sequence keeps: whole blocks but for the newest."""
+        blocks = -(-entries[sequence] // self.rows)
+        kept = min(blocks, self.blocks(len(entries)))
+        return kept * self.rows - (blocks * self.rows - entries[sequence])
 
 
 def declare(
@@ -85,13 +103,14 @@ def declare(
         if proposals
         else None,
         numbers=region("blocks", batch * blocks, 4, "int32"),
+        entries=region("block-entries", batch * blocks * rows, 4, "int32"),
         rows=rows,
     )
 
 
 def zero(regions: BlockRegions) -> None:
     """Put zeros behind all regions."""
-    for handle in (regions.best, regions.candidates, regions.numbers):
+    for handle in (regions.best, regions.candidates, regions.numbers, regions.entries):
         if handle is not None:
             handle.zero()
 
@@ -135,6 +154,26 @@ def choose(
         cut,
         name="block-topk",
     )
+    _list(recorder, layer, regions, entries)
+
+
+def _list(recorder: Recorder, layer: int, regions: BlockRegions, entries: Sequence[int]) -> None:
+    """Write down the entries of the kept blocks, one after another."""
+    batch, blocks = len(entries), regions.blocks(len(entries))
+    launch = Shape(
+        tile_rows=blocks,
+        tile_bytes=blocks * 4,
+        tiles_in_flight=1,
+        tile_rule="list of blocks: a block per sequence",
+    )
+    with recorder.kernel(f"layer{layer}.block-list", "block-list", layer, batch, launch):
+        for sequence in range(batch):
+            count = regions.count(sequence, entries)
+            if count:
+                at, kept = sequence * blocks, -(-count // regions.rows)
+                numbers = regions.numbers.load(at, kept, one(sequence), worked=True)
+                listed = spread(numbers, regions.rows)[:count]
+                regions.entries.store(at * regions.rows, listed, one(sequence))
 
 
 @dataclass(frozen=True)
@@ -142,7 +181,7 @@ class Listed:
     """The entries of candidate blocks, sequence by sequence, as a list from block to block.
 
     regions  the blocks of the layer that chose them
-    entries  of each sequence
+    entries  that each sequence has
     given    numbers of the blocks, for meta and where they were given
     """
 
@@ -150,24 +189,19 @@ class Listed:
     entries: Sequence[int]
     given: Sequence[Int64s] | None
 
-    def count(self, sequence: int) -> int:
-        """Entries of the list: whole blocks but for the newest."""
-        rows, entries = self.regions.rows, self.entries[sequence]
-        blocks = -(-entries // rows)
-        kept = min(blocks, self.regions.blocks(len(self.entries)))
-        return kept * rows - (blocks * rows - entries)
+    def counts(self) -> list[int]:
+        """Entries in each list."""
+        return [self.regions.count(sequence, self.entries) for sequence in range(len(self.entries))]
 
-    def spread(self, sequence: int, first: int, count: int, numbers: torch.Tensor) -> Int64s:
-        """Entries first.. of the list, by the `numbers` of their blocks; below 0 where a number is."""
+    def known(self, sequence: int, first: int, found: torch.Tensor) -> Int64s:
+        """The entries `found` from place `first` on; on meta, where they have no data, by the blocks."""
+        if not found.is_meta:
+            known: Int64s = found[:, 0].cpu().numpy().astype(np.int64)
+            return known
+        assert self.given is not None, "on meta the blocks must be chosen beforehand"
         rows = self.regions.rows
-        if numbers.is_meta:
-            assert self.given is not None, "on meta the blocks must be chosen beforehand"
-            begin = first // rows
-            found = self.given[sequence][begin : begin + len(numbers)]
-        else:
-            found = numbers[:, 0].cpu().numpy().astype(np.int64)
-        entries = (found[:, None] * rows + np.arange(rows)).ravel()
-        return entries[first % rows : first % rows + count]
+        places = np.arange(first, first + len(found))
+        return self.given[sequence][places // rows] * rows + places % rows
 
     def places(self, sequence: int, selected: Int64s) -> Int64s:
         """Where the entries `selected` stand in the list."""
@@ -178,8 +212,7 @@ class Listed:
 
 def score_listed(recorder: Recorder, layer: int, indexer: IndexerRegions, listed: Listed, units: int) -> None:
     """Scores of the entries of candidate blocks, in the order of the list."""
-    r, kept, batch = indexer, indexer.kept, len(listed.entries)
-    counts = [listed.count(sequence) for sequence in range(batch)]
+    r, kept, counts = indexer, indexer.kept, listed.counts()
     schedule = even_segments([-(-count // SEGMENT_ROWS) for count in counts], units)
     with recorder.kernel(f"layer{layer}.block-index", "block-index", layer, units, _index_launch(indexer)):
         for sequence, shares in enumerate(schedule):
@@ -200,21 +233,19 @@ def _score_share(
     counts: Sequence[int],
     queries: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
-    """The block that scores one share of a sequence's list."""
+    """The block that scores one share of a sequence's list; an entry below 0 has no key."""
     kept, batch, block = indexer.kept, len(counts), one(share.part)
-    numbers, rows = listed.regions.numbers, listed.regions.rows
     first = share.first_tile * SEGMENT_ROWS
     count = min(share.tiles * SEGMENT_ROWS, counts[sequence] - first)
-    at = sequence * listed.regions.blocks(batch) + first // rows
-    found = numbers.load(at, -(-count // rows), block)
-    entries = listed.spread(sequence, first, count, found)
-    known = entries >= 0
-    keys = sequence * (indexer.index.region.rows // batch) + entries[known]
+    found = listed.regions.entries.load(sequence * listed.regions.most(batch) + first, count, block)
+    entries = listed.known(sequence, first, found)
+    there = entries >= 0
+    keys = sequence * (indexer.index.region.rows // batch) + entries[there]
     parts = kept.keys.gather(indexer.index, keys, block)
     scored = score(*queries, kept.queries, kept.keys, *parts)
-    if not known.all():
+    if not there.all():
         whole = scored.new_full((count, 1), -torch.inf)
-        whole[torch.from_numpy(known).to(scored.device)] = scored
+        whole[torch.from_numpy(there).to(scored.device)] = scored
         scored = whole
     indexer.scores.store(sequence * (indexer.scores.region.rows // batch) + first, scored, block)
 
@@ -228,32 +259,26 @@ def select_listed(
     cut: Cut,
 ) -> None:
     """Select in the scores of the list; entries go to the indices."""
-    batch = len(listed.entries)
+    entries, most = listed.regions.entries, listed.regions.most(len(listed.entries))
 
     def place(sequence: int, chosen: torch.Tensor) -> torch.Tensor:
+        if not len(chosen):
+            return chosen
         given = None if selected is None else selected[sequence]
         places = chosen.cpu().numpy() if given is None else listed.places(sequence, given)
-        return _entries(listed, sequence, places, batch, chosen)
+        return entries.gather(sequence * most + places, one(sequence))[:, 0].long()
 
-    choices = [Choice(listed.count(sequence)) for sequence in range(batch)]
-    r = indexer
+    choices, r = [Choice(count) for count in listed.counts()], indexer
     dsa_topk.step(
         recorder, layer, r.scores, r.candidates, r.indices, choices, r.kept.picks, selected, cut, place=place
     )
 
 
-def _entries(listed: Listed, sequence: int, places: Int64s, batch: int, chosen: torch.Tensor) -> torch.Tensor:
-    """Entries that stand at `places` of the list: the numbers of their blocks are read."""
-    regions = listed.regions
-    if not len(places):
-        return chosen
-    blocks, which = np.unique(places // regions.rows, return_inverse=True)
-    numbers = regions.numbers.gather(sequence * regions.blocks(batch) + blocks, one(sequence))
-    if numbers.is_meta:
-        return chosen
-    device = chosen.device
-    of_each = numbers[:, 0].long()[torch.from_numpy(which).to(device)]
-    return of_each * regions.rows + torch.from_numpy(places % regions.rows).to(device)
+@arithmetic
+def spread(numbers: torch.Tensor, rows: int) -> torch.Tensor:
+    """Entries [blocks x rows, 1] of blocks of `rows` entries that are numbered so [blocks, 1]."""
+    within = torch.arange(rows, device=numbers.device, dtype=numbers.dtype)
+    return (numbers * rows + within).reshape(-1, 1)
 
 
 @arithmetic
