@@ -98,6 +98,7 @@ FORMATS = {
     "v4 index fp8": (compressed_index("v4", "fp8"), 132, 8640, 2**-4),
     "v4 index fp4": (compressed_index("v4", "fp4"), 68, 4608, 1 / 4),
     "v4.1 index fp4": (compressed_index("v4.1", "fp4"), 68, 4608, 1 / 4),
+    "v4.1 index fp8": (compressed_index("v4.1", "fp8"), 132, 8704, 2**-4),
 }
 
 
