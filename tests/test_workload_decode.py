@@ -12,6 +12,7 @@ import torch
 from workload_cases import layer_of, rows_of
 
 import memsim
+from memsim import trace_show
 from memsim.errors import MissingExtra, OutputError, UsageError
 from memsim.trace_read import open_trace
 from workloads import decode
@@ -64,6 +65,52 @@ def test_real_tensors_and_shapes_give_the_same_trace(small_models, tmp_path, dev
     for name, backing in (("real", device), ("shapes", "meta")):
         record_step(model, 777, batch=2, device=backing, units=16, out=tmp_path / name, **options)
     assert rows(tmp_path / "real").equals(rows(tmp_path / "shapes"))
+
+
+SPARSE_FILE = """
+title = "Small layers that share"
+max_context = 1024
+stack = "{stack}"
+source = "me"
+sources = {{ me = "assumed: made up" }}
+cache = {{ kv = ["fp8", "fp4"], index = ["fp8"] }}
+layer.dsa = {{ heads = 66, nope = 64, value = 64, index_heads = 4, top_k = 128 }}
+layer.dsa-shared = {{ like = "dsa", shares = ["index"] }}
+layer.forced = {{ like = "dsa", sink = 16, local = 48 }}
+layer.pooled = {{ like = "dsa", rope = 0, pool = 4 }}
+layer.gdn = {{ key_heads = 2, value_heads = 4 }}
+layer.gqa = {{ heads = 8, kv_heads = 2, key_dim = 64, value_dim = 64 }}
+layer.swa = {{ like = "gqa", kind = "swa", window = 128, sink = true }}
+layer.window = {{ heads = 4, window = 128, q_lora = 8, o_groups = 2, o_lora = 8 }}
+layer.csa = {{ like = "window", kind = "csa", ratio = 4, index_heads = 4, top_k = 64 }}
+layer.hca = {{ like = "window", kind = "hca", ratio = 128 }}
+layer.new = {{ like = "window", style = "v4.1" }}
+layer.half = {{ heads = 4, kind = "csa", window = 128, q_lora = 8, o_groups = 2, o_lora = 8, style = "v4.1", ratio = 2, index_heads = 4, top_k = 64 }}
+layer.half-shared = {{ like = "half", shares = ["index", "kv"] }}
+layer.full = {{ heads = 4, kind = "csa", window = 128, q_lora = 8, o_groups = 2, o_lora = 8, style = "v4.1", ratio = 1, index_heads = 4, top_k = 64, blocks = 16, block_rows = 8 }}
+layer.full-scored = {{ like = "full", shares = ["kv", "blocks"] }}
+layer.full-shared = {{ like = "full", shares = ["index", "kv", "blocks"] }}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("selection", [None, "uniform"])
+@pytest.mark.parametrize(
+    "stack",
+    [
+        *("dsa, 2 dsa-shared, dsa", "forced", "pooled", "gdn, gqa, swa", "window, csa, hca"),
+        "new, half, 2 half-shared, full, full-shared, 2 x (full-scored, full-shared)",
+    ],
+)
+def test_layers_of_every_kind_touch_the_same_bytes_on_real_tensors(tmp_path, stack, selection):
+    path = tmp_path / "mine.toml"
+    path.write_text(SPARSE_FILE.format(stack=stack), encoding="utf-8")
+    given = selection if any(word in stack for word in ("dsa", "forced", "pooled", "csa", "full")) else None
+    for name, device in (("real", "cpu"), ("shapes", "meta")):
+        out = tmp_path / name
+        record_step(str(path), 411, batch=2, steps=2, device=device, units=16, selection=given, out=out)
+    if given:
+        assert rows(tmp_path / "real").equals(rows(tmp_path / "shapes"))
+    assert trace_show.info(tmp_path / "real")["kinds"] == trace_show.info(tmp_path / "shapes")["kinds"]
 
 
 def test_a_context_that_is_selected_in_parts_does_too():
@@ -303,7 +350,6 @@ def test_an_interrupted_recording_leaves_nothing(tmp_path):
             "--selection uniform with model 'deepseek-v3': it has no",
         ),
         ({"model": "kimi-linear", "stage": "kv"}, "--stage kv with model 'kimi-linear': it has no sparse"),
-        ({"model": "deepseek-v4-pro", "stage": "kv"}, "only the rows of DSA layers can be staged"),
         ({"device": "cpu", "context_tokens": 2**27, "batch": 4096}, "GB are free; use --device meta"),
     ],
 )

@@ -183,8 +183,7 @@ def _selected(
     model: Model, device: str, selection: str | None, stage: str | None, seed: int
 ) -> Selected | None:
     """What `selection` names; None for real scores and for models that select nothing."""
-    sparse = [layer for layer in model.layers if layer.selects]
-    if not sparse:
+    if not model.selects:
         word = f"--selection {selection}" if selection is not None else f"--stage {stage}"
         if selection is not None or stage is not None:
             raise UsageError(
@@ -192,11 +191,6 @@ def _selected(
                 "leave the option away or record deepseek-v3.2"
             )
         return None
-    if stage is not None and any(layer.kind != "dsa" for layer in sparse):
-        raise UsageError(
-            f"--stage {stage} with model '{model.name}': only the rows of DSA layers can be staged; "
-            "leave the option away or record deepseek-v3.2"
-        )
     if selection == REAL and device == "meta":
         raise UsageError(
             "--selection real with --device meta: there are no scores to select by; "

@@ -47,15 +47,18 @@ class Check:
 
 def run() -> Iterator[Check]:
     """All checks: every row of the reference, then the published parameters of every model."""
+    models: dict[tuple[str, str], Model] = {}
     with REFERENCE.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(line for line in lines if not line.startswith("#")):
-            yield _compared(row)
+            key = row["model"], row["options"]
+            if key not in models:
+                models[key] = get_model(row["model"], _changes(row["options"]))
+            yield _compared(models[key], row)
     for name in model_names():
         yield from _published(get_model(name))
 
 
-def _compared(row: dict[str, str]) -> Check:
-    model = get_model(row["model"], _changes(row["options"]))
+def _compared(model: Model, row: dict[str, str]) -> Check:
     ours = quantity(model, row["quantity"], CONTEXTS[row["context"]])
     figure, unit = row["figure"].partition(" ")[::2]
     scale = Fraction(UNITS[unit])
