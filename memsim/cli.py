@@ -23,7 +23,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 import memsim
-from memsim import cli_kernel, cli_lists, cli_machines, cli_trace, cli_validate
+from memsim import cli_kernel, cli_machines, cli_models, cli_trace, cli_validate
 from memsim.cli_options import (
     AsJson,
     Bound,
@@ -48,7 +48,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_trace.app, name="trace", short_help="Record a trace, look into it, check it.")
 app.add_typer(cli_machines.app, name="machines", short_help="Memories, links, their sources.")
-app.add_typer(cli_lists.models, name="models", short_help="Attention stacks, their sources.")
+app.add_typer(cli_models.app, name="models", short_help="Attention stacks, their bytes, sources.")
 app.add_typer(cli_validate.app, name="validate", short_help="Measure machines, show measurements.")
 app.command("kernel")(cli_kernel.kernel)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from memsim.cli_models import IndexDtype, KvDtype, Model, Ratio, Replace
 from memsim.output import named
 
 app = typer.Typer(help="Traces: record a model's attention kernels, look into a trace, check it.")
@@ -17,7 +18,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 @app.command()
 def record(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A name that 'models list' prints.")],
+    model: Model,
     context: Annotated[
         str, typer.Option(metavar="TOKENS", help="Tokens in the cache: 128K, 1.5K, 1M, 131072 (1K = 1,024).")
     ],
@@ -44,6 +45,10 @@ def record(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of tensors and selections.")] = 0,
     units: Annotated[int, typer.Option(help="Processors that kernels split their work over.")] = 132,
+    replace: Replace = None,
+    ratio: Ratio = None,
+    kv_dtype: KvDtype = None,
+    index_dtype: IndexDtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the attention kernels of one decode step of MODEL and write their trace."""
@@ -62,6 +67,10 @@ def record(
             stage=stage,
             seed=seed,
             units=units,
+            replace=replace or (),
+            ratio=ratio,
+            kv_dtype=kv_dtype,
+            index_dtype=index_dtype,
             progress=advance,
         )
     if as_json:

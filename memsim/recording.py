@@ -6,6 +6,7 @@ A model's name and a context enter, a trace file and a small summary leave. The 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,10 @@ def record(
     stage: str | None = None,
     seed: int = 0,
     units: int = DEFAULT_UNITS,
+    replace: Sequence[str] = (),
+    ratio: str | None = None,
+    kv_dtype: str | None = None,
+    index_dtype: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Record one decode step (or `steps` of them) of the attention of all layers of `model`.
@@ -42,6 +47,8 @@ def record(
     selection  where the rows of sparse attention come from; None: real scores, on meta `dsa_mid`
     stage      `kv` gathers the selected rows into a staging buffer before the attention
     units      processors that the kernels split their work over
+    replace, ratio   other layers than the model's own: ["kda=mla"], "kda:mla=7:1"
+    kv_dtype, index_dtype   formats of cached rows and of index keys; None: the model's default
 
     Returns what was written: bytes, kernels, rows. UsageError for a wrong word or number, OutputError
     for a file that cannot be written, MissingExtra without torch or without the device.
@@ -56,6 +63,7 @@ def record(
         raise OutputError(f"{out}: there is no folder {out.parent}; make it first")
     require_torch()
     from workloads.decode import record_step
+    from workloads.models.load import changes_of
 
     summary: dict[str, Any] = record_step(
         model,
@@ -67,6 +75,7 @@ def record(
         stage=stage,
         seed=seed,
         units=units,
+        changes=changes_of(replace, ratio, kv_dtype, index_dtype),
         out=out,
         progress=progress,
     )

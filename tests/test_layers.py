@@ -33,8 +33,9 @@ LAYERS = (  # bottom first
     {"kernel"},
     {"report_json"},
     {"report"},
-    {"report_trace", "demo", "machine_show", "machine_check"},
-    {"cli_lists", "cli_trace", "cli_machines", "cli_kernel", "cli_validate"},
+    {"report_trace", "report_models", "demo", "machine_show", "machine_check"},
+    {"cli_models"},
+    {"cli_trace", "cli_machines", "cli_kernel", "cli_validate"},
     {"cli"},
     {"__main__"},
 )  # fmt: skip
@@ -42,7 +43,7 @@ LEVEL = {f"memsim.{name}": level for level, names in enumerate(LAYERS) for name 
 MODULES = sorted(path for path in (ROOT / "memsim").glob("*.py") if path.stem != "__init__")
 
 # What needs torch is fetched by these, inside a function that says what is missing.
-MAY_CALL_WORKLOADS = {"recording", "cli_lists", "cli_validate", "kernel"}
+MAY_CALL_WORKLOADS = {"recording", "cli_models", "cli_validate", "kernel"}
 WORKLOADS_MAY_IMPORT = {
     "memsim.__version__",
     "memsim.errors",

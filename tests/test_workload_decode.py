@@ -12,25 +12,40 @@ import torch
 from workload_cases import layer_of, rows_of
 
 import memsim
+from memsim import trace_show
 from memsim.errors import MissingExtra, OutputError, UsageError
 from memsim.trace_read import open_trace
 from workloads import decode
 from workloads.decode import record_step
+from workloads.grid import Shape as Launch
+from workloads.grid import one
 from workloads.models import get_model
-from workloads.shapes import DsaShape, KdaShape, MlaShape
+from workloads.models.load import changes_of
+from workloads.models.model import Layer, Model, Projections
+from workloads.shapes import DsaShape, KdaShape, MlaShape, Shape
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
-KIMI, SPARSE = get_model("kimi-linear"), get_model("deepseek-v3.2")
+
+
+def small(name: str, **shapes: Shape) -> Model:
+    """The model with one layer of each shape, which is called by its kind."""
+    layers = tuple(
+        Layer(kind.rstrip("_"), kind.rstrip("_"), shape, Projections()) for kind, shape in shapes.items()
+    )
+    return dataclasses.replace(get_model(name), layers=layers)
+
+
+SPARSE = DsaShape(MlaShape(66), 4, 128)
 SMALL = {
-    "kimi-linear": dataclasses.replace(KIMI, layers=("kda", "mla"), kda=KdaShape(2), mla=MlaShape(heads=70)),
-    "deepseek-v3.2": dataclasses.replace(SPARSE, layers=("dsa",) * 2, dsa=DsaShape(MlaShape(66), 4, 128)),
+    "kimi-linear": small("kimi-linear", kda=KdaShape(2), mla=MlaShape(heads=70)),
+    "deepseek-v3.2": small("deepseek-v3.2", dsa=SPARSE, dsa_=SPARSE),
 }
 
 
 @pytest.fixture
 def small_models(monkeypatch):
     """The models with fewer layers and heads, so that they run on real tensors in a test."""
-    monkeypatch.setattr(decode, "get_model", SMALL.__getitem__)
+    monkeypatch.setattr(decode, "get_model", lambda name, changes: SMALL[name])
 
 
 def rows(path):
@@ -50,6 +65,52 @@ def test_real_tensors_and_shapes_give_the_same_trace(small_models, tmp_path, dev
     for name, backing in (("real", device), ("shapes", "meta")):
         record_step(model, 777, batch=2, device=backing, units=16, out=tmp_path / name, **options)
     assert rows(tmp_path / "real").equals(rows(tmp_path / "shapes"))
+
+
+SPARSE_FILE = """
+title = "Small layers that share"
+max_context = 1024
+stack = "{stack}"
+source = "me"
+sources = {{ me = "assumed: made up" }}
+cache = {{ kv = ["fp8", "fp4"], index = ["fp8"] }}
+layer.dsa = {{ heads = 66, nope = 64, value = 64, index_heads = 4, top_k = 128 }}
+layer.dsa-shared = {{ like = "dsa", shares = ["index"] }}
+layer.forced = {{ like = "dsa", sink = 16, local = 48 }}
+layer.pooled = {{ like = "dsa", rope = 0, pool = 4 }}
+layer.gdn = {{ key_heads = 2, value_heads = 4 }}
+layer.gqa = {{ heads = 8, kv_heads = 2, key_dim = 64, value_dim = 64 }}
+layer.swa = {{ like = "gqa", kind = "swa", window = 128, sink = true }}
+layer.window = {{ heads = 4, window = 128, q_lora = 8, o_groups = 2, o_lora = 8 }}
+layer.csa = {{ like = "window", kind = "csa", ratio = 4, index_heads = 4, top_k = 64 }}
+layer.hca = {{ like = "window", kind = "hca", ratio = 128 }}
+layer.new = {{ like = "window", style = "v4.1" }}
+layer.half = {{ heads = 4, kind = "csa", window = 128, q_lora = 8, o_groups = 2, o_lora = 8, style = "v4.1", ratio = 2, index_heads = 4, top_k = 64 }}
+layer.half-shared = {{ like = "half", shares = ["index", "kv"] }}
+layer.full = {{ heads = 4, kind = "csa", window = 128, q_lora = 8, o_groups = 2, o_lora = 8, style = "v4.1", ratio = 1, index_heads = 4, top_k = 64, blocks = 16, block_rows = 8 }}
+layer.full-scored = {{ like = "full", shares = ["kv", "blocks"] }}
+layer.full-shared = {{ like = "full", shares = ["index", "kv", "blocks"] }}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("selection", [None, "uniform"])
+@pytest.mark.parametrize(
+    "stack",
+    [
+        *("dsa, 2 dsa-shared, dsa", "forced", "pooled", "gdn, gqa, swa", "window, csa, hca"),
+        "new, half, 2 half-shared, full, full-shared, 2 x (full-scored, full-shared)",
+    ],
+)
+def test_layers_of_every_kind_touch_the_same_bytes_on_real_tensors(tmp_path, stack, selection):
+    path = tmp_path / "mine.toml"
+    path.write_text(SPARSE_FILE.format(stack=stack), encoding="utf-8")
+    given = selection if any(word in stack for word in ("dsa", "forced", "pooled", "csa", "full")) else None
+    for name, device in (("real", "cpu"), ("shapes", "meta")):
+        out = tmp_path / name
+        record_step(str(path), 411, batch=2, steps=2, device=device, units=16, selection=given, out=out)
+    if given:
+        assert rows(tmp_path / "real").equals(rows(tmp_path / "shapes"))
+    assert trace_show.info(tmp_path / "real")["kinds"] == trace_show.info(tmp_path / "shapes")["kinds"]
 
 
 def test_a_context_that_is_selected_in_parts_does_too():
@@ -133,6 +194,8 @@ def test_metadata_say_what_was_recorded_and_on_what_it_rests(small_models, tmp_p
         "selection": "dsa_mid",
         "stage": "kv",
         "units": 132,
+        "kv_dtype": "fp8",
+        "index_dtype": "fp8",
     }
     assert {key: meta[key] for key in expected} == expected
     assert set(meta["software"]) == {"python", "torch", "memsim"}
@@ -143,6 +206,87 @@ def test_metadata_say_what_was_recorded_and_on_what_it_rests(small_models, tmp_p
     assert inputs["step.selection"]["provenance"] == "assumed"
     assert all(entry["value"] and entry["source"] for entry in meta["inputs"])
     assert len(json.dumps(meta)) < 100_000
+
+
+def test_a_changed_model_is_recorded_under_a_name_that_says_so(tmp_path):
+    changes = changes_of(["kda=mla"])
+    meta = record_step("kimi-linear", 64, changes=changes, out=tmp_path / "a")
+    record_step("kimi-linear-all-mla", 64, out=tmp_path / "b")
+    assert meta["model"] == "kimi-linear --replace kda=mla"
+    assert rows(tmp_path / "a").equals(rows(tmp_path / "b"))
+    assert any(entry["path"] == "model.changes" for entry in meta["inputs"])
+
+
+class Fake:
+    """Kernels of every kind that keep what they are told, and a region a layer, filled and looked at."""
+
+    FACTS = ()
+
+    def __init__(self) -> None:
+        self.declared, self.stepped = [], []
+
+    def declare(self, recorder, layer, shape, run):
+        self.declared.append((layer, run))
+        return recorder.region(f"layer{layer}.kv", "kv", layer, 4, 4, "fp32")
+
+    def fill(self, regions, generator):
+        regions.fill(torch.zeros(regions.shape))
+
+    def step(self, recorder, layer, shape, regions, lengths, run, selected=None):
+        alive = {handle.region.layer for handle in recorder._regions if handle.data is not None}
+        self.stepped.append((layer, run, selected, alive))
+        with recorder.kernel(f"layer{layer}", "fake", layer, 1, Launch(1, 16, 1)):
+            regions.load(0, 4, one(0))
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    kernels = Fake()
+    monkeypatch.setattr(decode, "kernels_of", lambda kind: kernels)
+    return kernels
+
+
+def test_layers_get_the_regions_of_the_layers_that_they_share_with(fake, tmp_path):
+    record_step("deepseek-v4.1-flash", 100_000, steps=2, out=tmp_path / "a")
+    sources = {
+        layer: tuple(
+            None if handle is None else handle.region.layer for handle in (run.index, run.kv, run.blocks)
+        )
+        for layer, run in fake.declared
+    }
+    assert sources[0] == sources[2] == sources[8] == sources[20] == (None, None, None)
+    assert sources[7] == (2, 2, None)
+    assert sources[23] == (20, 20, 20)
+    assert sources[24] == (None, 20, 20)
+    assert sources[39] == (36, 20, 20)
+    for layer, run, _, _ in fake.stepped:
+        told = (run.index, run.kv, run.blocks)
+        assert tuple(h and h.region.layer for h in told) == sources[layer]
+        assert (run.candidates is not None) == (layer >= 20)
+
+
+def test_layers_that_share_gather_the_same_rows(fake, tmp_path):
+    record_step("glm-5.2", 70_000, batch=2, steps=2, out=tmp_path / "a")
+    chosen = {}
+    for at, (layer, _, selected, _) in enumerate(fake.stepped):
+        chosen[at // 78, layer] = [tuple(found) for found in selected]
+        assert [len(found) for found in selected] == [2048, 2048]
+    assert chosen[0, 3] == chosen[0, 4] == chosen[0, 5] == chosen[0, 2]
+    assert chosen[0, 6] != chosen[0, 5]
+    assert chosen[1, 3] == chosen[1, 2] != chosen[0, 2]
+    assert chosen[0, 2][0] != chosen[0, 2][1]
+
+
+def test_real_data_stay_for_as_long_as_a_later_layer_needs_them(fake, tmp_path):
+    record_step("deepseek-v4.1-flash", 50, device="cpu", steps=2, out=tmp_path / "a")
+    alive = {layer: found for layer, _, _, found in fake.stepped}
+    assert alive[1] == {1}
+    assert alive[2] == {2}
+    assert alive[7] == {2, 7}
+    assert alive[8] == {8}
+    assert alive[24] == {20, 24}
+    assert alive[39] == {20, 36, 39}
+    assert all(selected is None and run.candidates is None for _, run, selected, _ in fake.stepped)
 
 
 def test_progress_counts_layers_of_all_steps(tmp_path):

@@ -8,28 +8,21 @@ infinities.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
-from workload_cases import Layer, Stop, layer_of, overwrite, row_bytes, touched
+from workload_cases import CASES, Layer, Stop, overwrite, padding, row_bytes, touched
 
 NAN = torch.full((8,), 255, dtype=torch.uint8)  # NaN in fp32, bf16 and e4m3; -1 in int32
 LEAST, MOST = (torch.tensor([value] * 2).view(torch.uint8) for value in (-torch.inf, torch.inf))
 SAMPLED_ROWS = 24  # of a region, where it has more
 
-CASES = {
-    "kda": ("kda", [1, 1], {}),
-    "mla": ("mla", [150, 20, 300], {"heads": 12}),
-    "mla, two blocks a part": ("mla", [200], {"heads": 72, "units": 8}),
-    "dsa": ("dsa", [250, 64], {"top_k": 80}),
-    "dsa, long and staged": ("dsa", [330], {"staged": True, "heads": 66, "units": 6}),
-    "dsa, all selected": ("dsa", [40], {}),
-}
 
-
+@cache
 def clean(case: str) -> tuple[Layer, list[torch.Tensor]]:
-    kind, lengths, options = CASES[case]
-    layer = layer_of(kind, lengths, **options)
+    layer = CASES[case].stack()
     start = [handle.data.clone() for handle in layer.handles]
     layer.step()
     return layer, start
@@ -53,15 +46,8 @@ def written(layer: Layer, name: str) -> list[torch.Tensor]:
 
 
 def kernels():
-    for case, (kind, lengths, options) in CASES.items():
-        layer = layer_of(kind, lengths, "meta", **options, **selected_for(kind, lengths, options))
-        layer.step()
-        yield from (pytest.param(case, name, id=f"{case}: {name}") for name in layer.kernel_names())
-
-
-def selected_for(kind, lengths, options):
-    k = options.get("top_k", 64)
-    return {"selected": [np.arange(min(k, rows)) for rows in lengths]} if kind == "dsa" else {}
+    for case in CASES:
+        yield from (pytest.param(case, name, id=f"{case}: {name}") for name in clean(case)[0].kernel_names())
 
 
 KERNELS = list(kernels())
@@ -109,10 +95,15 @@ def test_every_row_that_is_read_matters(case, name):
 @pytest.mark.parametrize(("case", "name"), KERNELS)
 def test_nothing_is_written_but_what_the_trace_says(case, name):
     layer, start = clean(case)
-    at_launch: list[torch.Tensor] = []
-    run_until(layer, start, name, lambda handles: at_launch.extend(row_bytes(h).clone() for h in handles))
+    at_launch: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def look(handles):
+        at_launch.extend((row_bytes(h).clone(), padding(h).clone()) for h in handles)
+
+    run_until(layer, start, name, look)
     writes = touched(layer, name, write=True)
-    for handle, before in zip(layer.handles, at_launch, strict=True):
+    for handle, (rows, unused) in zip(layer.handles, at_launch, strict=True):
         mask = writes.get(handle.region.id)
         untouched = slice(None) if mask is None else torch.from_numpy(np.flatnonzero(~mask))
-        assert torch.equal(row_bytes(handle)[untouched], before[untouched])
+        assert torch.equal(row_bytes(handle)[untouched], rows[untouched])
+        assert torch.equal(padding(handle), unused)

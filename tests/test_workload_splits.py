@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
-from workloads.splits import even_segments, flash_mla_parts, flash_mla_split, head_blocks
+from workloads.splits import (
+    even_segments,
+    flash_attention_most_splits,
+    flash_attention_split,
+    flash_mla_parts,
+    flash_mla_split,
+    head_blocks,
+)
 
 
 def random_counts(rng: random.Random) -> list[int]:
@@ -78,3 +86,41 @@ def test_one_long_sequence_is_split_over_all_parts_but_the_rounding():
 
 def test_equal_sequences_that_fill_the_parts_are_not_split():
     assert [len(shares) for shares in flash_mla_split([100] * 66, 66)] == [1] * 66
+
+
+def most_splits(tiles: int, heads: int, units: int) -> int:
+    """FlashAttention-3's search in floats: the waves that each number of splits fills, 85% of the best."""
+    if heads >= 0.8 * units or tiles <= 4:
+        return 1
+    filled = []
+    for splits in range(1, min(128, units, tiles) + 1):
+        waves = heads * splits / units
+        filled.append(waves / math.ceil(waves))
+    return next(at + 1 for at, share in enumerate(filled) if share >= 0.85 * max(filled) - 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_flash_attention_cuts_a_sequence_into_equal_splits_that_cover_it(seed):
+    rng = random.Random(seed)
+    tiles, heads, units = random_counts(rng), rng.choice((1, 2, 4, 8, 16)), rng.randint(2, 140)
+    most = most_splits(max(tiles), heads, units)
+    assert flash_attention_most_splits(max(tiles), heads, units) == most
+    a_unit = math.ceil(sum(tiles) * heads * 11 / (10 * units))
+    parts = []
+    for count, shares in zip(tiles, flash_attention_split(tiles, heads, units), strict=True):
+        size = math.ceil(count / max(1, min(most, math.ceil(count / a_unit))))
+        assert [share.tiles for share in shares[:-1]] == [size] * (len(shares) - 1)
+        assert 0 < shares[-1].tiles <= size
+        assert [tile for _, first, length in shares for tile in range(first, first + length)] == list(
+            range(count)
+        )
+        parts += [share.part for share in shares]
+    assert parts == list(range(len(parts)))
+
+
+def test_flash_attention_fills_an_h200_with_the_splits_of_one_sequence():
+    # 8 key heads: 33 splits fill two waves whole; 15 fill 120 of 132 units, 14 fill 112, less than 85%
+    assert flash_attention_most_splits(8192, 8, 132) == 15
+    assert [flash_attention_most_splits(tiles, 8, 132) for tiles in (4, 5)] == [1, 5]
+    assert flash_attention_most_splits(8192, 128, 132) == 1
+    assert [share.tiles for share in flash_attention_split([8192], 8, 132)[0]] == [547] * 14 + [534]

@@ -3,7 +3,8 @@
 Taken from FlashMLA: one block per sequence and 8 heads, launched for every sequence, with nothing to do
 for one that was not split; it walks the splits one after another, each load waiting for the last to be
 used. A row of the partial region is what one block reads of one split: log-sum-exps of 8 heads, then 8 x
-512 values, fp32 (FlashMLA keeps the two in two arrays).
+512 values, fp32 (FlashMLA keeps the two in two arrays). A sink, a logit of each head that joins the sum and
+brings no value, is added here.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ def step(
     out: RegionHandle,
     heads: int,
     schedule: Sequence[Sequence[Share]],
+    sink: RegionHandle | None = None,
 ) -> None:
-    """Combine the splits of every sequence that has more than one."""
+    """Combine the splits of every sequence that has more than one; `sink` [heads] fp32."""
     batch, groups, splits = len(schedule), partials.groups, first_splits(schedule)
     name = f"layer{layer}.{family}"
     with recorder.kernel(name, family, layer, batch * groups, _launch(partials), partials.region):
@@ -93,13 +95,17 @@ def step(
                 block = one(group * batch + sequence)
                 first = splits[sequence] * groups + group
                 rows = partials.region.load(first, len(shares), block, stride=groups, worked=True)
-                out.store(sequence * heads + group * HEADS, merge(rows)[:mine], block)
+                logits = None if sink is None else sink.load(group * HEADS, mine, block)
+                out.store(sequence * heads + group * HEADS, merge(rows, logits)[:mine], block)
 
 
 @arithmetic
-def merge(rows: torch.Tensor) -> torch.Tensor:
-    """Rows of all splits of 8 heads [splits, 8 + 8 x 512] as one output [8, 512]."""
-    weights = torch.softmax(rows[:, :HEADS], dim=0)
+def merge(rows: torch.Tensor, sink: torch.Tensor | None) -> torch.Tensor:
+    """Rows of all splits of 8 heads [splits, 8 + 8 x 512] and sinks [heads, 1] as one output [8, 512]."""
+    sums = rows[:, :HEADS]
+    weights = torch.softmax(sums, dim=0)
+    if sink is not None:
+        weights = weights * (sums.logsumexp(0) - pad(sink[:, 0], (0, HEADS - len(sink)))).sigmoid()
     values = rows[:, HEADS:].reshape(-1, HEADS, LATENT)
     return (weights[:, :, None] * values).sum(0)
 

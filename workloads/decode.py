@@ -14,27 +14,25 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from memsim import __version__
 from memsim.errors import MissingExtra, UsageError
 from memsim.trace_write import TraceWriter
-from workloads import combine, dsa, kda, mla, splits
 from workloads.facts import Fact
+from workloads.kinds import facts_of, kernels_of
 from workloads.models import get_model
+from workloads.models.load import UNCHANGED, Changes
 from workloads.models.model import Model
 from workloads.record import ListSink, Recorder
-from workloads.selection import Selection, make_selection
+from workloads.run import Run
+from workloads.selected import Selected
 from workloads.stage import FACTS as STAGE_FACTS
 from workloads.tensors import generator_for
-
-Int64s = npt.NDArray[np.int64]
 
 MOST_TOKENS, MOST_BATCH, MOST_STEPS, MOST_UNITS = 2**27, 4096, 10_000, 65_536
 DEVICES = ("cpu", "cuda", "meta")
@@ -43,11 +41,6 @@ REAL = "real"  # selections from the kernels' own scores
 META_SELECTION = "dsa_mid"
 WORKSPACE = 1.5  # memory that a layer needs, in its regions' bytes: kernels unpack what they read
 
-KIND_FACTS = {
-    "kda": kda.FACTS,
-    "mla": mla.FACTS + combine.FACTS + splits.FACTS[:3],
-    "dsa": dsa.FACTS + splits.FACTS,
-}
 STEP_FACTS = (
     Fact(
         "step.waits",
@@ -69,10 +62,15 @@ class Job:
     batch: int
     steps: int
     device: str
-    selection: Selection | None
+    selected: Selected | None
     staged: bool
     seed: int
     units: int
+
+    @property
+    def run(self) -> Run:
+        """What every layer is told."""
+        return Run(self.batch, self.context_tokens + self.steps - 1, self.units, self.staged)
 
 
 def record_step(
@@ -86,6 +84,7 @@ def record_step(
     stage: str | None = None,
     seed: int = 0,
     units: int = 132,
+    changes: Changes = UNCHANGED,
     out: str | Path,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -97,12 +96,13 @@ def record_step(
                default on real tensors; on meta it is `dsa_mid`)
     stage      `kv`: the selected rows are gathered into a buffer before the attention
     units      processors that the kernels split their work over (H200: 132)
+    changes    other layers or formats than the model's file says
     progress   called with (layers done, layers in all)
 
     UsageError for a wrong word or number or too little memory, MissingExtra where there is no CUDA
     device, OutputError where `out` cannot be written; the file appears whole or not at all.
     """
-    found = get_model(model)
+    found = get_model(model, changes)
     _within("context", context_tokens, 1, MOST_TOKENS)
     _within("batch", batch, 1, MOST_BATCH)
     _within("steps", steps, 1, MOST_STEPS)
@@ -111,7 +111,7 @@ def record_step(
     _known("device", device, DEVICES)
     if stage is not None:
         _known("stage", stage, STAGES)
-    drawn = _selection(found, device, selection, stage, seed)
+    drawn = _selected(found, device, selection, stage, seed)
     job = Job(found, context_tokens, batch, steps, device, drawn, stage is not None, seed, units)
     if device != "meta":
         _check_device(job)
@@ -136,60 +136,54 @@ def _one_thread(device: str) -> Iterator[None]:
 
 def _run(recorder: Recorder, job: Job, progress: Callable[[int, int], None]) -> None:
     layers = len(job.model.layers)
-    regions = [_declare(recorder, job, layer) for layer in range(layers)]
+    regions = _declared(recorder, job)
+    last_use = {source: number for number in range(layers) for source in job.model.layers[number].sources}
     for step in range(job.steps):
         recorder.step = step
         for layer in range(layers):
-            _layer(recorder, job, layer, regions[layer])
-            recorder.release()
+            _layer(recorder, job, layer, regions)
+            recorder.release(keep={source for source, number in last_use.items() if source <= layer < number})
             progress(step * layers + layer + 1, job.steps * layers)
 
 
-def _declare(recorder: Recorder, job: Job, layer: int) -> Any:
-    model, kind = job.model, job.model.layers[layer]
-    most_rows = job.context_tokens + job.steps - 1
-    if kind == "kda":
-        assert model.kda is not None
-        return kda.declare(recorder, layer, model.kda, job.batch)
-    if kind == "mla":
-        assert model.mla is not None
-        return mla.declare(recorder, layer, model.mla, job.batch, most_rows, job.units)
-    assert model.dsa is not None
-    return dsa.declare(recorder, layer, model.dsa, job.batch, most_rows, job.units, staged=job.staged)
+def _joined(job: Job, number: int, regions: Sequence[Any]) -> Run:
+    """What layer `number` is told: the run, and the regions of the layers that it shares with."""
+    layer = job.model.layers[number]
+    index, kv, blocks = (
+        None if source is None else regions[source]
+        for source in (layer.index_from, layer.kv_from, layer.blocks_from)
+    )
+    return replace(job.run, index=index, kv=kv, blocks=blocks)
 
 
-def _layer(recorder: Recorder, job: Job, layer: int, regions: Any) -> None:
+def _declared(recorder: Recorder, job: Job) -> list[Any]:
+    """Regions of all layers."""
+    regions: list[Any] = []
+    for number, layer in enumerate(job.model.layers):
+        run = _joined(job, number, regions)
+        regions.append(kernels_of(layer.kind).declare(recorder, number, layer.shape, run))
+    return regions
+
+
+def _layer(recorder: Recorder, job: Job, number: int, regions: Sequence[Any]) -> None:
     """Run one layer of the present step."""
-    model, kind = job.model, job.model.layers[layer]
-    lengths = [job.context_tokens + recorder.step] * job.batch
+    layer, run = job.model.layers[number], _joined(job, number, regions)
+    kernels, lengths = kernels_of(layer.kind), [job.context_tokens + recorder.step] * job.batch
     if not recorder.is_meta:
-        generator = generator_for(recorder.device, job.seed, recorder.step, layer)
-        {"kda": kda, "mla": mla, "dsa": dsa}[kind].fill(regions, generator)
-    if kind == "kda":
-        assert model.kda is not None
-        kda.step(recorder, layer, model.kda, regions, job.batch)
-    elif kind == "mla":
-        assert model.mla is not None
-        mla.step(recorder, layer, model.mla, regions, lengths, job.units)
-    else:
-        assert model.dsa is not None
-        selected = _selected(job.selection, layer, recorder.step, lengths)
-        dsa.step(recorder, layer, model.dsa, regions, lengths, job.units, selected)
+        generator = generator_for(recorder.device, job.seed, recorder.step, number)
+        kernels.fill(regions[number], generator)
+    selected = None
+    if job.selected is not None:
+        selected = job.selected.rows(number, recorder.step, lengths)
+        run = replace(run, candidates=job.selected.candidates(number))
+    kernels.step(recorder, number, layer.shape, regions[number], lengths, run, selected)
 
 
 def _selected(
-    selection: Selection | None, layer: int, step: int, lengths: Sequence[int]
-) -> list[Int64s] | None:
-    if selection is None:
-        return None
-    return [selection.rows(layer, sequence, step, rows) for sequence, rows in enumerate(lengths)]
-
-
-def _selection(
     model: Model, device: str, selection: str | None, stage: str | None, seed: int
-) -> Selection | None:
+) -> Selected | None:
     """What `selection` names; None for real scores and for models that select nothing."""
-    if model.dsa is None:
+    if not model.selects:
         word = f"--selection {selection}" if selection is not None else f"--stage {stage}"
         if selection is not None or stage is not None:
             raise UsageError(
@@ -203,7 +197,7 @@ def _selection(
             f"use --device cpu or a named selection, such as {META_SELECTION}"
         )
     spec = selection or (META_SELECTION if device == "meta" else REAL)
-    return None if spec == REAL else make_selection(spec, model.dsa.top_k, seed)
+    return None if spec == REAL else Selected(model, spec, seed)
 
 
 def _within(name: str, value: int, least: int, most: int) -> None:
@@ -230,15 +224,13 @@ def _check_device(job: Job) -> None:
 
 
 def largest_layer_bytes(job: Job) -> int:
-    """Bytes of the regions of the largest layer."""
-    sink = ListSink()
-    recorder = Recorder(sink, "meta")
-    sizes = [0] * len(job.model.layers)
-    for layer in range(len(sizes)):
-        _declare(recorder, job, layer)
+    """Bytes of the regions of the largest layer, with those of the layers that it uses."""
+    sink, layers = ListSink(), job.model.layers
+    _declared(Recorder(sink, "meta"), job)
+    sizes = [0] * len(layers)
     for region in sink.regions:
         sizes[region.layer] += region.bytes
-    return max(sizes)
+    return max(sizes[at] + sum(sizes[source] for source in layers[at].sources) for at in range(len(sizes)))
 
 
 def _free_bytes() -> int:
@@ -255,16 +247,16 @@ def _metadata(job: Job) -> dict[str, Any]:
     model = job.model
     facts = list(model.facts) + list(STEP_FACTS)
     facts.append(Fact("step.units", f"{job.units} units", "stated", "given by the caller (H200: 132)"))
-    for kind in model.layer_counts:
-        facts += KIND_FACTS[kind]
+    for kind, shape in dict.fromkeys((layer.kind, layer.shape) for layer in model.layers):
+        facts += facts_of(kind, shape)
     if job.staged:
         facts += STAGE_FACTS
-    details = job.selection.describe() if job.selection is not None else None
+    details = job.selected.details if job.selected is not None else None
     if details is not None:
         facts.append(
             Fact("step.selection", str(details["name"]), str(details["provenance"]), str(details["source"]))
         )
-    elif model.dsa is not None:
+    elif model.selects:
         facts.append(Fact("step.selection", REAL, "assumed", "top-k of scores of random normal tensors"))
     return {
         "model": model.name,
@@ -275,10 +267,12 @@ def _metadata(job: Job) -> dict[str, Any]:
         "tokens_per_step": 1,
         "seed": job.seed,
         "device": job.device,
-        "selection": None if model.dsa is None else REAL if details is None else details["name"],
+        "selection": None if not model.selects else REAL if details is None else details["name"],
         "selection_details": details,
         "stage": "kv" if job.staged else None,
         "units": job.units,
+        "kv_dtype": model.kv_dtype,
+        "index_dtype": model.index_dtype or None,
         "software": {
             "python": platform.python_version(),
             "torch": torch.__version__,

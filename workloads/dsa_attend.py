@@ -1,4 +1,4 @@
-"""Attention of DSA over the selected rows, in the 656-byte fp8 format.
+"""Attention of DSA over the selected rows, in the fp8 formats of 656 or 528 bytes.
 
 Computes what `mla.attend` computes, over min(k, rows) rows, each turned back into bf16. Taken from
 FlashMLA's sparse decode kernel for Hopper: `splits` over tiles of 64 selected rows; with 128 heads a
@@ -18,10 +18,9 @@ import numpy.typing as npt
 import torch
 
 from workloads import combine
-from workloads.arithmetic import arithmetic
 from workloads.combine import RESULT_BYTES, Partials
 from workloads.facts import Fact
-from workloads.formats import unpack_kv
+from workloads.formats import Format, Parts
 from workloads.grid import Blocks, Shape, even
 from workloads.mla import MlaRegions, attend, by_heads, tile_flops, with_queries
 from workloads.record import Recorder, RegionHandle
@@ -55,10 +54,12 @@ FACTS = (
 class Rows:
     """Where the selected rows come from: gathered from `kv` by `indices`, or dense in `staged`.
 
+    format    how those rows are kept
     selected  the rows of each sequence, for meta, where indices have no data
     """
 
     kv: RegionHandle
+    format: Format
     indices: RegionHandle
     staged: RegionHandle | None
     selected: Sequence[Int64s] | None
@@ -74,13 +75,13 @@ class Rows:
         """Rows of `kv` for a sequence."""
         return self.kv.region.rows // self.batch
 
-    def load(self, sequence: int, first: int, rows: int, blocks: Blocks) -> torch.Tensor:
-        """Selected rows first.. of a sequence as bytes [rows, 656]; rows that are -1 are left away."""
-        at = sequence * self.k + first
+    def load(self, sequence: int, first: int, rows: int, blocks: Blocks) -> Parts:
+        """Selected rows first.. of a sequence, packed; rows that are -1 are left away."""
         if self.staged is not None:
-            return self.staged.load(at, rows, blocks, worked=True)
-        found = self.indices.load(at, rows, blocks)
-        return self.kv.gather(self.chosen(sequence, first, found), blocks, worked=True)
+            at = sequence * (self.staged.region.rows // self.batch) + first
+            return self.format.load(self.staged, at, rows, blocks)
+        found = self.indices.load(sequence * self.k + first, rows, blocks)
+        return self.format.gather(self.kv, self.chosen(sequence, first, found), blocks)
 
     def chosen(self, sequence: int, first: int, found: torch.Tensor) -> Int64s:
         """Rows of the region `kv` for the indices `found`; on meta, where they have no data, as selected."""
@@ -107,15 +108,15 @@ def step(
     parts = flash_mla_parts(units, heads)
     schedule = flash_mla_split([-(-count // TILE_ROWS) for count in counts], parts)
     splits = combine.first_splits(schedule)
-    launch = _launch(regions.partials, group)
+    launch = _launch(regions.partials, group, shape)
     name, region = f"layer{layer}.dsa-attend", regions.partials.region
     with recorder.kernel(name, "dsa-attend", layer, parts * group, launch, region):
         for sequence, shares in enumerate(schedule):
             for number, (share, queries) in enumerate(with_queries(regions.q, sequence, shares, heads)):
                 first = share.first_tile * TILE_ROWS
                 count = min(share.tiles * TILE_ROWS, counts[sequence] - first)
-                packed = rows.load(sequence, first, count, _halves(share, group))
-                values, lse = attend_packed(queries, packed, shape.scale)
+                packed = rows.load(sequence, first, count, halves(share, group))
+                values, lse = attend(queries, shape.scale, rows.format, *packed)
                 writers = by_heads(share, group)
                 if len(shares) == 1:
                     regions.out.store(sequence * heads, values, writers)
@@ -124,23 +125,17 @@ def step(
     combine.step(recorder, layer, "dsa-combine", regions.partials, regions.out, heads, schedule)
 
 
-@arithmetic
-def attend_packed(q: torch.Tensor, packed: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """`mla.attend` over rows of 656 bytes."""
-    return attend(q, unpack_kv(packed), scale)
-
-
-def _halves(share: Share, group: int) -> Blocks:
+def halves(share: Share, group: int) -> Blocks:
     """The blocks of a part, each with an equal run of its rows."""
     return even(share.part * group, share.part * group + group - 1, TILE_ROWS // group)
 
 
-def _launch(partials: Partials, group: int) -> Shape:
+def _launch(partials: Partials, group: int, shape: MlaShape) -> Shape:
     return Shape(
         tile_rows=TILE_ROWS // group,
         tile_bytes=RESULT_BYTES,
         tiles_in_flight=TILES_IN_FLIGHT,
-        flops_per_tile=tile_flops(),
+        flops_per_tile=tile_flops(shape.rope),
         flops_unit="bf16",
         partial_bytes=partials.split_bytes,
         partial_serial=True,

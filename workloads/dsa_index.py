@@ -1,11 +1,11 @@
-"""The lightning indexer of DSA: a score for every row of the context, from fp8 index keys.
+"""The lightning indexer of DSA: a score for every index key of the context.
 
-score(row) = scale(row) x sum over index heads of weight(head) x ReLU(q(head) . key(row)).
+score(key) = sum over index heads of weight(head) x ReLU(q(head) . key).
 
-Taken from DeepGEMM's paged logits kernel for SM90: segments of 256 rows (four pages, one for each math
+Taken from DeepGEMM's paged logits kernel for SM90: segments of 256 keys (four pages, one for each math
 warpgroup) are dealt to one block per unit as equal runs; a block keeps three segments in flight and
-holds the queries of its sequence; scores go out in fp32. Left out: the page table (pages lie in order)
-and the tail of the last page beyond the sequence.
+holds the queries of its sequence; scores go out in fp32. Keys of fp4 and bf16 are cut alike. Left out: the
+page table (pages lie in order) and the tail of the last page beyond the sequence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from workloads.arithmetic import arithmetic
 from workloads.facts import Fact
-from workloads.formats import INDEX_DIM, INDEX_ROW_BYTES, unpack_index
+from workloads.formats import INDEX_DIM, Format
 from workloads.grid import Shape, each, one
 from workloads.record import Recorder, RegionHandle
 from workloads.splits import SEGMENT_ROWS, even_segments
@@ -38,43 +38,54 @@ def step(
     weights: RegionHandle,
     keys: RegionHandle,
     scores: RegionHandle,
-    lengths: Sequence[int],
+    entries: Sequence[int],
     units: int,
+    kept: tuple[Format, Format],
 ) -> None:
-    """Scores of all rows of each sequence.
+    """Scores of the first `entries` keys of each sequence, which may be none.
 
-    q [batch x heads] rows of 128 e4m3, weights [batch] rows of one fp32 a head, keys [batch x padded
-    rows] paged, scores [batch x padded rows] fp32.
+    q [batch x heads], weights [batch] rows of one fp32 a head, keys [batch x padded rows], scores
+    [batch x padded rows] fp32; `kept` is how queries and keys are.
     """
-    batch = len(lengths)
+    batch = len(entries)
     heads, stride = q.region.rows // batch, keys.region.rows // batch
-    schedule = even_segments([-(-rows // SEGMENT_ROWS) for rows in lengths], units)
-    with recorder.kernel(f"layer{layer}.dsa-index", "dsa-index", layer, units, _launch(heads)):
+    queries_kept, keys_kept = kept
+    schedule = even_segments([-(-rows // SEGMENT_ROWS) for rows in entries], units)
+    launch = _launch(heads, keys_kept)
+    with recorder.kernel(f"layer{layer}.dsa-index", "dsa-index", layer, units, launch):
         for sequence, shares in enumerate(schedule):
+            if not shares:
+                continue
             readers = each(shares[0].part, shares[-1].part)
             queries = q.load(sequence * heads, heads, readers)
             weight = weights.load(sequence, 1, readers)
             for share in shares:
                 first = share.first_tile * SEGMENT_ROWS
-                rows = min(share.tiles * SEGMENT_ROWS, lengths[sequence] - first)
+                rows = min(share.tiles * SEGMENT_ROWS, entries[sequence] - first)
                 at = sequence * stride + first
-                values, tails = keys.load_pages(at, rows, one(share.part), worked=True)
-                scores.store(at, score(queries, weight, values, tails), one(share.part))
+                parts = keys_kept.load(keys, at, rows, one(share.part))
+                scored = score(queries, weight, queries_kept, keys_kept, *parts)
+                scores.store(at, scored, one(share.part))
 
 
 @arithmetic
-def score(q: torch.Tensor, weights: torch.Tensor, heads: torch.Tensor, tails: torch.Tensor) -> torch.Tensor:
-    """q [heads, 128], weights [1, heads], keys as bytes [rows, 128] and [rows, 4]: scores [rows, 1]."""
-    keys, scales = unpack_index(heads, tails)
-    return (keys @ q.float().T).relu() @ weights.T * scales
+def score(
+    q: torch.Tensor,
+    weights: torch.Tensor,
+    queries_kept: Format,
+    keys_kept: Format,
+    *keys: torch.Tensor,
+) -> torch.Tensor:
+    """Packed q of all heads, weights [1, heads] and packed keys: scores [keys, 1]."""
+    return (keys_kept.unpack(*keys) @ queries_kept.unpack(q).T).relu() @ weights.T
 
 
-def _launch(heads: int) -> Shape:
+def _launch(heads: int, keys: Format) -> Shape:
     return Shape(
         tile_rows=SEGMENT_ROWS,
-        tile_bytes=SEGMENT_ROWS * INDEX_ROW_BYTES,
+        tile_bytes=SEGMENT_ROWS * keys.row_bytes,
         tiles_in_flight=SEGMENTS_IN_FLIGHT,
         flops_per_tile=2 * heads * INDEX_DIM * SEGMENT_ROWS,
-        flops_unit="fp8",
+        flops_unit="bf16" if keys.dtype == "bf16" else "fp8",
         tile_rule="deepgemm paged logits: runs of 256-row segments",
     )

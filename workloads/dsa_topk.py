@@ -1,16 +1,17 @@
-"""The top-k of DSA: the rows with the largest scores, ascending.
+"""The top-k of DSA: the entries with the largest scores, as the rows that they stand for, ascending.
 
 Taken from vLLM's decode top-k: one block of 512 threads a sequence, which reads its scores several
-times for a radix select; from 200,000 positions on, ten blocks take a tenth of the sequence each and
-leave their candidates to a second kernel, one block a sequence. A context of at most k rows is selected
-whole and its scores are not read. Left out: the order of the real kernel's output, and how the number
-of passes depends on the scores.
+times for a radix select; from 200,000 scores on, ten blocks take a tenth of them each and leave their
+candidates to a second kernel, one block a sequence. Where all entries are selected, scores are not read.
+An entry is a row, or a pool of consecutive rows; some rows may be taken in any case, unscored (`Choice`).
+Left out: the order of the real kernel's output, and how the number of passes depends on the scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,61 +54,90 @@ class Cut:
 AS_PRODUCTION = Cut()
 
 
+class Choice(NamedTuple):
+    """What the top-k of a sequence chooses from, and what is taken in any case.
+
+    first, entries  entries that compete: first..first + entries - 1; all are taken where they are no more
+                    than are picked
+    head, tail      unscored rows: 0..head - 1, and `tail` as (first, count)
+    pool            rows that an entry stands for
+    """
+
+    entries: int
+    first: int = 0
+    head: int = 0
+    tail: tuple[int, int] = (0, 0)
+    pool: int = 1
+
+
 def step(
     recorder: Recorder,
     layer: int,
     scores: RegionHandle,
     candidates: RegionHandle | None,
     indices: RegionHandle,
-    lengths: Sequence[int],
+    choices: Sequence[Choice],
+    picks: int,
     selected: Sequence[Int64s] | None = None,
     cut: Cut = AS_PRODUCTION,
+    *,
+    name: str = "dsa-topk",
+    place: Callable[[int, torch.Tensor], torch.Tensor] | None = None,
 ) -> None:
-    """Write min(k, rows) rows of each sequence, ascending, then -1, to indices [batch x k] int32.
+    """Write the rows of each sequence's choice of `picks` entries, ascending, then -1, to indices.
 
-    scores [batch x padded rows] fp32; candidates [batch x blocks x k] where the longest sequence is cut;
-    `selected` puts given rows in the place of the computed ones, without changing what is read.
+    scores [batch x padded entries] fp32; candidates [batch x blocks x picks] where the most scores are cut;
+    indices [batch x k] int32; `selected` puts given rows in the place of the computed ones, without changing
+    what is read. `place` turns the rows of a sequence into those to write, inside the kernel.
     """
-    k, stride = indices.region.rows // len(lengths), scores.region.rows // len(lengths)
-    name = f"layer{layer}.dsa-topk"
-    if max(lengths) >= cut.split_from and max(lengths) > k:
+    k, stride = indices.region.rows // len(choices), scores.region.rows // len(choices)
+    family, name = name, f"layer{layer}.{name}"
+    most = max(choice.entries for choice in choices)
+    if most >= cut.split_from and most > picks:
         assert candidates is not None, "a long context needs a region of candidates"
-        with recorder.kernel(name, "dsa-topk", layer, len(lengths) * cut.blocks, _launch()):
-            for sequence, rows in enumerate(lengths):
-                if rows > k:
-                    _propose(scores, candidates, sequence * stride, sequence * cut.blocks, rows, k, cut)
+        with recorder.kernel(name, family, layer, len(choices) * cut.blocks, _launch()):
+            for sequence, choice in enumerate(choices):
+                if choice.entries > picks:
+                    at, block = sequence * stride + choice.first, sequence * cut.blocks
+                    _propose(scores, candidates, at, block, choice.entries, picks, cut)
         name += "-merge"
     else:
         candidates = None
-    with recorder.kernel(name, "dsa-topk", layer, len(lengths), _launch()):
-        for sequence, rows in enumerate(lengths):
-            if rows <= k:
-                chosen = torch.arange(rows, device=recorder.device)
+    with recorder.kernel(name, family, layer, len(choices), _launch()):
+        for sequence, choice in enumerate(choices):
+            entries = choice.entries
+            if entries <= picks:
+                chosen = torch.arange(entries, device=recorder.device)
             elif candidates is not None:
-                first, count = sequence * cut.blocks * k, cut.blocks * k
-                chosen = merge(_passes(candidates, first, count, sequence), k)
+                first, count = sequence * cut.blocks * picks, cut.blocks * picks
+                chosen = merge(_passes(candidates, first, count, sequence), picks)
             else:
-                chosen = top_rows(_passes(scores, sequence * stride, rows, sequence), k)
+                at = sequence * stride + choice.first
+                chosen = top_rows(_passes(scores, at, entries, sequence), picks)
+            rows = rows_of(chosen, choice)
+            if place is not None:
+                rows = place(sequence, rows)
             if selected is not None and not recorder.is_meta:
-                chosen = torch.from_numpy(selected[sequence]).to(recorder.device)
-            indices.store(sequence * k, padded_indices(chosen, k), one(sequence), dependent=rows > k)
+                rows = torch.from_numpy(selected[sequence]).to(recorder.device)
+            indices.store(sequence * k, padded_indices(rows, k), one(sequence), dependent=entries > picks)
 
 
-def candidate_rows(batch: int, k: int, most_rows: int, cut: Cut = AS_PRODUCTION) -> int:
-    """Rows of the region of candidates, 0 where contexts of `most_rows` rows need none."""
-    return batch * cut.blocks * k if most_rows >= cut.split_from and most_rows > k else 0
+def candidate_rows(batch: int, picks: int, most_entries: int, cut: Cut = AS_PRODUCTION) -> int:
+    """Rows of the region of candidates, 0 where `most_entries` entries need none."""
+    return batch * cut.blocks * picks if most_entries >= cut.split_from and most_entries > picks else 0
 
 
 def _propose(
-    scores: RegionHandle, candidates: RegionHandle, at: int, block: int, rows: int, k: int, cut: Cut
+    scores: RegionHandle, candidates: RegionHandle, at: int, block: int, entries: int, picks: int, cut: Cut
 ) -> None:
-    """Each block's own top k, as rows of 8 bytes: score and row."""
-    part = rows // cut.blocks
+    """Each block's own best, as rows of 8 bytes: score and entry."""
+    part = entries // cut.blocks
     for number in range(cut.blocks):
         first = number * part
-        count = part if number + 1 < cut.blocks else rows - first
+        count = part if number + 1 < cut.blocks else entries - first
         found = _passes(scores, at + first, count, block + number)
-        candidates.store((block + number) * k, best_candidates(found, first, k), one(block + number))
+        best = best_candidates(found, first, picks)
+        candidates.store((block + number) * picks, best, one(block + number))
 
 
 def _passes(region: RegionHandle, first: int, rows: int, block: int) -> torch.Tensor:
@@ -135,10 +165,20 @@ def best_candidates(scores: torch.Tensor, first: int, k: int) -> torch.Tensor:
 
 @arithmetic
 def merge(candidates: torch.Tensor, k: int) -> torch.Tensor:
-    """Rows of the k best of candidates [n, 8], ascending."""
+    """Entries of the k best of candidates [n, 8], ascending."""
     pairs = candidates.view(torch.int32)
     best = torch.topk(pairs[:, 0].contiguous().view(torch.float32), k).indices
     return pairs[:, 1].index_select(0, best).long().sort().values
+
+
+@arithmetic
+def rows_of(chosen: torch.Tensor, choice: Choice) -> torch.Tensor:
+    """Rows of the entries `chosen`, counted from the first that competes, and those taken in any case."""
+    within = torch.arange(choice.pool, device=chosen.device)
+    picked = ((chosen + choice.first)[:, None] * choice.pool + within).flatten()
+    first, count = choice.tail
+    head = torch.arange(choice.head, device=chosen.device)
+    return torch.cat([head, picked, torch.arange(first, first + count, device=chosen.device)])
 
 
 @arithmetic

@@ -10,7 +10,7 @@ shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -107,11 +107,12 @@ class Recorder:
             handle.fill(torch.empty(handle.shape, dtype=handle.dtype, device="meta"))
         return handle
 
-    def release(self) -> None:
-        """Drop the data of all regions of a real device."""
+    def release(self, keep: Collection[int] = ()) -> None:
+        """Drop the data of all regions of a real device, but for those of the layers in `keep`."""
         if not self.is_meta:
             for handle in self._regions:
-                handle.data = None
+                if handle.region.layer not in keep:
+                    handle.data = None
 
     @contextmanager
     def kernel(
@@ -206,14 +207,15 @@ class RegionHandle:
         *,
         stride: int = 1,
         worked: bool = False,
+        same_blocks: bool = False,
     ) -> torch.Tensor:
         """`groups` reads in one call: group i reads `rows` rows from first + i x apart.
 
-        `blocks` are those of group 0, every group's blocks follow those of the one before. Returns
-        [groups, rows, elements].
+        `blocks` are those of group 0; every group's follow those of the one before, or are the same.
+        Returns [groups, rows, elements].
         """
         for group in range(groups):
-            shifted = blocks.shifted(group * (blocks.last - blocks.first + 1))
+            shifted = blocks.shifted(0 if same_blocks else group * (blocks.last - blocks.first + 1))
             self._note(shifted, first + group * apart, rows, stride, write=False, worked=worked)
         return self._groups(first, rows, groups, apart, stride)
 
@@ -226,19 +228,39 @@ class RegionHandle:
         return data.index_select(0, torch.from_numpy(rows).to(data.device))
 
     def load_pages(
-        self, first: int, rows: int, blocks: Blocks, *, worked: bool = False
+        self, first: int, rows: int, blocks: Blocks, *, worked: bool = False, dependent: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Read consecutive rows of a paged region: heads [rows, head bytes] and tails [rows, tail bytes]."""
-        self._note(blocks, first, rows, 1, write=False, worked=worked)
-        region = self.region
-        assert self.data is not None, f"region {region.name!r} has no data"
-        first_page, skipped = divmod(first, region.page_rows)
-        pages = self.data[first_page : -(-(first + rows) // region.page_rows)]
-        split = region.page_rows * region.page_head_bytes
-        tail_bytes = region.row_bytes - region.page_head_bytes
-        heads = pages[:, :split].reshape(-1, region.page_head_bytes)
-        tails = pages[:, split : split + region.page_rows * tail_bytes].reshape(-1, tail_bytes)
-        return heads[skipped : skipped + rows], tails[skipped : skipped + rows]
+        self._note(blocks, first, rows, 1, write=False, worked=worked, dependent=dependent)
+        size = self.region.page_rows
+        first_page, skipped = divmod(first, size)
+        heads, tails = self._halves(slice(first_page, -(-(first + rows) // size)))
+        chosen = slice(skipped, skipped + rows)
+        return heads.flatten(0, 1)[chosen], tails.flatten(0, 1)[chosen]
+
+    def gather_pages(
+        self, rows: Int64s, blocks: Blocks, *, worked: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`gather` of a paged region: heads [rows, head bytes] and tails [rows, tail bytes]."""
+        self._note(blocks, 0, len(rows), 1, write=False, worked=worked, dependent=True, gather=rows)
+        heads, tails = self._halves(slice(None))
+        if self.recorder.is_meta:
+            return heads.new_empty(len(rows), heads.shape[2]), tails.new_empty(len(rows), tails.shape[2])
+        page, at = (
+            torch.from_numpy(part).to(heads.device) for part in np.divmod(rows, self.region.page_rows)
+        )
+        return heads[page, at], tails[page, at]
+
+    def store_pages(
+        self, first: int, heads: torch.Tensor, tails: torch.Tensor, blocks: Blocks, *, dependent: bool = True
+    ) -> None:
+        """Write consecutive rows of one page: heads [rows, head bytes] and tails [rows, tail bytes]."""
+        self._note(blocks, first, len(heads), 1, write=True, dependent=dependent)
+        page, at = divmod(first, self.region.page_rows)
+        assert at + len(heads) <= self.region.page_rows, f"region {self.region.name!r}: rows of two pages"
+        whole_heads, whole_tails = self._halves(slice(page, page + 1))
+        whole_heads[0, at : at + len(heads)] = heads
+        whole_tails[0, at : at + len(tails)] = tails
 
     def store(self, first: int, values: torch.Tensor, blocks: Blocks, *, dependent: bool = True) -> None:
         """Write `values` (any shape of whole rows) to consecutive rows from `first` on."""
@@ -260,6 +282,14 @@ class RegionHandle:
         assert self.data is not None, f"region {self.region.name!r} has no data"
         assert not self.region.page_rows, f"region {self.region.name!r} is paged: use load_pages"
         return self.data
+
+    def _halves(self, pages: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views of pages: heads [pages, page rows, head bytes] and tails [pages, page rows, tail bytes]."""
+        region = self.region
+        assert self.data is not None, f"region {region.name!r} has no data"
+        split, full = region.page_rows * region.page_head_bytes, region.page_rows * region.row_bytes
+        shape = region.page_rows, -1
+        return self.data[pages, :split].unflatten(1, shape), self.data[pages, split:full].unflatten(1, shape)
 
     def _groups(self, first: int, rows: int, groups: int, apart: int, stride: int) -> torch.Tensor:
         data, width = self._rows(), self.width

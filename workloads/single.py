@@ -17,8 +17,10 @@ from typing import Any
 from memsim.trace_write import TraceWriter
 from workloads import combine, dsa, dsa_attend, dsa_index, dsa_topk, kda, mla, splits
 from workloads.decode import META_SELECTION, STEP_FACTS
+from workloads.delta_rule import DeltaRegions
 from workloads.facts import Fact
 from workloads.record import ListSink, Recorder
+from workloads.run import Run
 from workloads.selection import make_selection
 from workloads.shapes import DsaShape, KdaShape, MlaShape
 
@@ -45,6 +47,11 @@ class Job:
     def lengths(self) -> list[int]:
         """Rows of each sequence."""
         return [self.context] * self.batch
+
+    @property
+    def run(self) -> Run:
+        """What every layer is told."""
+        return Run(self.batch, self.context, self.units)
 
 
 @dataclass(frozen=True)
@@ -78,38 +85,53 @@ def write(name: str, options: Mapping[str, Any], units: int, seed: int, out: str
     return _written(sink, {**_metadata(name, job, single), "options": dict(options)}, single.far, out)
 
 
-def _declare_kda(recorder: Recorder, layer: int, job: Job) -> kda.KdaRegions:
-    return kda.declare(recorder, layer, KdaShape(job.heads), job.batch)
+def _declare_kda(recorder: Recorder, layer: int, job: Job) -> DeltaRegions:
+    return kda.declare(recorder, layer, KdaShape(job.heads), job.run)
 
 
-def _launch_kda(recorder: Recorder, layer: int, job: Job, regions: kda.KdaRegions) -> None:
-    kda.step(recorder, layer, KdaShape(job.heads), regions, job.batch)
+def _launch_kda(recorder: Recorder, layer: int, job: Job, regions: DeltaRegions) -> None:
+    kda.step(recorder, layer, KdaShape(job.heads), regions, job.lengths, job.run)
 
 
 def _declare_mla(recorder: Recorder, layer: int, job: Job) -> mla.MlaRegions:
-    return mla.declare(recorder, layer, MlaShape(job.heads), job.batch, job.context, job.units)
+    return mla.declare(recorder, layer, MlaShape(job.heads), job.run)
 
 
 def _launch_mla(recorder: Recorder, layer: int, job: Job, regions: mla.MlaRegions) -> None:
-    mla.step(recorder, layer, MlaShape(job.heads), regions, job.lengths, job.units)
+    mla.step(recorder, layer, MlaShape(job.heads), regions, job.lengths, job.run)
 
 
 def _declare_index(recorder: Recorder, layer: int, job: Job) -> dsa.DsaRegions:
     shape = DsaShape(MlaShape(HEADS), index_heads=job.heads, top_k=TOP_K)
-    return dsa.declare(recorder, layer, shape, job.batch, job.context, job.units)
+    return dsa.declare(recorder, layer, shape, job.run)
 
 
 def _launch_index(recorder: Recorder, layer: int, job: Job, r: dsa.DsaRegions) -> None:
-    dsa_index.step(recorder, layer, r.index_q, r.index_weights, r.index, r.scores, job.lengths, job.units)
+    assert r.indexer is not None
+    own, kept = r.indexer, r.indexer.kept
+    dsa_index.step(
+        recorder,
+        layer,
+        own.index_q,
+        own.index_weights,
+        own.index,
+        own.scores,
+        job.lengths,
+        job.units,
+        (kept.queries, kept.keys),
+    )
 
 
 def _declare_selecting(recorder: Recorder, layer: int, job: Job) -> dsa.DsaRegions:
     shape = DsaShape(MlaShape(job.heads), index_heads=INDEX_HEADS, top_k=job.topk)
-    return dsa.declare(recorder, layer, shape, job.batch, job.context, job.units)
+    return dsa.declare(recorder, layer, shape, job.run)
 
 
 def _launch_topk(recorder: Recorder, layer: int, job: Job, r: dsa.DsaRegions) -> None:
-    dsa_topk.step(recorder, layer, r.scores, r.candidates, r.indices, job.lengths)
+    assert r.indexer is not None
+    own, shape = r.indexer, DsaShape(MlaShape(job.heads), index_heads=INDEX_HEADS, top_k=job.topk)
+    choices = [dsa.choice_of(shape, tokens) for tokens in job.lengths]
+    dsa_topk.step(recorder, layer, own.scores, own.candidates, own.indices, choices, own.kept.picks)
 
 
 def _launch_attend(recorder: Recorder, layer: int, job: Job, r: dsa.DsaRegions) -> None:
@@ -118,14 +140,14 @@ def _launch_attend(recorder: Recorder, layer: int, job: Job, r: dsa.DsaRegions) 
     selected = [
         drawn.rows(FIRST_LAYER + layer, sequence, 0, rows) for sequence, rows in enumerate(job.lengths)
     ]
-    rows = dsa_attend.Rows(r.attention.kv, r.indices, None, selected, job.batch)
+    rows = dsa_attend.Rows(r.attention.kv, r.attention.rows, r.indices, None, selected, job.batch)
     counts = [min(job.topk, length) for length in job.lengths]
     dsa_attend.step(recorder, layer, MlaShape(job.heads), r.attention, rows, counts, job.units)
 
 
 KERNELS = {
     "kda": Single(_declare_kda, _launch_kda, ".state", kda.FACTS),
-    "mla": Single(_declare_mla, _launch_mla, ".kv", mla.FACTS + combine.FACTS + splits.FACTS[:3]),
+    "mla": Single(_declare_mla, _launch_mla, ".kv", mla.FACTS),
     "dsa-index": Single(_declare_index, _launch_index, ".index", dsa_index.FACTS + splits.FACTS[3:]),
     "dsa-topk": Single(_declare_selecting, _launch_topk, ".scores", dsa_topk.FACTS),
     "dsa-attend": Single(

@@ -1,13 +1,14 @@
 """How production kernels cut a batch into the work of thread blocks.
 
 What enters: lengths of sequences and the number of units. What leaves: for every sequence, which blocks
-work on which of its tiles. Two rules: FlashMLA's greedy split over parts, and DeepGEMM's equal runs of
-segments. Both are the public kernels' own scheduling rules, written anew.
+work on which of its tiles. Three rules: FlashMLA's greedy split over parts, DeepGEMM's equal runs of
+segments, and FlashAttention-3's equal splits. All are the public kernels' own scheduling rules, written anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 from workloads.facts import Fact
@@ -16,6 +17,11 @@ TILE_ROWS = 64
 HEADS_A_BLOCK = 64
 OVERHEAD_TILES = 5
 SEGMENT_ROWS = 256
+MOST_SPLITS = 128
+UNSPLIT_TILES = 4
+GOOD_ENOUGH = Fraction(85, 100)
+FILLED = Fraction(8, 10)
+MARGIN = Fraction(11, 10)
 
 FACTS = (
     Fact(
@@ -88,4 +94,35 @@ def even_segments(segments: Sequence[int], blocks: int) -> list[list[Share]]:
             shares[-1].append(Share(block, first, taken))
             first += taken
             at += taken
+    return shares
+
+
+def flash_attention_most_splits(tiles: int, heads: int, units: int) -> int:
+    """Splits that FlashAttention-3 gives a sequence of `tiles` tiles and `heads` blocks, alone, at most.
+
+    The fewest that fill the units 85% as well as the best number up to 128 does; 1 where the heads alone
+    fill 80% of the units, or there are no more than 4 tiles.
+    """
+    if heads >= FILLED * units or tiles <= UNSPLIT_TILES:
+        return 1
+    most = min(MOST_SPLITS, units, tiles)
+    filled = [Fraction(heads * splits, -(-heads * splits // units) * units) for splits in range(1, most + 1)]
+    return next(at for at, share in enumerate(filled, 1) if share >= GOOD_ENOUGH * max(filled))
+
+
+def flash_attention_split(tiles: Sequence[int], heads: int, units: int) -> list[list[Share]]:
+    """Shares of each sequence; `part` counts the splits of all sequences, `tiles` holds those of each.
+
+    A split is as long as gives every unit a tenth more tiles than its even part, and a sequence has no more
+    splits than it would have alone. Its splits are equal but the last; none is empty.
+    """
+    most = flash_attention_most_splits(max(tiles), heads, units)
+    each = -(-sum(tiles) * heads * MARGIN // units)
+    shares: list[list[Share]] = []
+    part = 0
+    for count in tiles:
+        size = -(-count // min(most, -(-count // each)))
+        firsts = range(0, count, size)
+        shares.append([Share(part + at, first, min(size, count - first)) for at, first in enumerate(firsts)])
+        part += len(firsts)
     return shares

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from workloads.dsa_attend import Rows
 from workloads.facts import Fact
-from workloads.formats import KV_ROW_BYTES
 from workloads.grid import Shape, one
 from workloads.record import Recorder, RegionHandle
 from workloads.splits import TILE_ROWS
@@ -25,11 +24,11 @@ FACTS = (
 
 
 def step(recorder: Recorder, layer: int, rows: Rows, staged: RegionHandle, counts: Sequence[int]) -> None:
-    """Copy the selected rows of each sequence to `staged` [batch x k] rows of 656 bytes."""
-    tiles = -(-rows.k // TILE_ROWS)
+    """Copy the selected rows of each sequence to `staged` [batch x padded k], kept as in the cache."""
+    tiles, stride = -(-rows.k // TILE_ROWS), staged.region.rows // len(counts)
     launch = Shape(
         tile_rows=TILE_ROWS,
-        tile_bytes=TILE_ROWS * KV_ROW_BYTES,
+        tile_bytes=TILE_ROWS * rows.format.row_bytes,
         tiles_in_flight=1,
         blocks_per_unit=BLOCKS_PER_UNIT,
         retire="any",
@@ -40,7 +39,6 @@ def step(recorder: Recorder, layer: int, rows: Rows, staged: RegionHandle, count
             for tile in range(-(-count // TILE_ROWS)):
                 first, block = tile * TILE_ROWS, one(sequence * tiles + tile)
                 here = min(TILE_ROWS, count - first)
-                at = sequence * rows.k + first
-                found = rows.indices.load(at, here, block)
-                fetched = rows.kv.gather(rows.chosen(sequence, first, found), block, worked=True)
-                staged.store(at, fetched, block)
+                found = rows.indices.load(sequence * rows.k + first, here, block)
+                fetched = rows.format.gather(rows.kv, rows.chosen(sequence, first, found), block)
+                rows.format.store(staged, sequence * stride + first, fetched, block)

@@ -29,9 +29,10 @@ def packed_normal(
     width: int,
     pack: Callable[[torch.Tensor], torch.Tensor],
     generator: torch.Generator,
+    dtype: torch.dtype = torch.uint8,
 ) -> torch.Tensor:
-    """`rows` normal rows of `width` values as packed bytes of `shape`, drawn and packed piece by piece."""
-    packed = torch.empty(shape, dtype=torch.uint8, device=generator.device)
+    """`rows` normal rows of `width` values, packed, as `shape` of `dtype`; made piece by piece."""
+    packed = torch.empty(shape, dtype=dtype, device=generator.device)
     done = 0
     for first in range(0, rows, CHUNK_ROWS):
         piece = pack(normal((min(CHUNK_ROWS, rows - first), width), torch.float32, generator))

@@ -1,0 +1,107 @@
+"""`memsim models`: the models at hand, one as a datasheet, the check of their bytes and parameters.
+
+Parse, call one function of `workloads`, print. `check` ends in exit code 3 where a figure is off.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from memsim.cli_options import AsJson
+from memsim.errors import CheckFailed
+
+app = typer.Typer(help="Models: their attention stacks, what they cost, where each number comes from.")
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A name that 'models list' prints, or a .toml file.")
+]
+Replace = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=NAME", help="Every layer of the first name becomes one of the second: kda=mla."
+    ),
+]
+Ratio = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES=COUNTS", help="Deal the layers of these names anew in turns: kda:mla=7:1."),
+]
+KvDtype = Annotated[
+    str | None, typer.Option(metavar="bf16|fp8|fp4", help="Format of cached rows. Default: the model's.")
+]
+IndexDtype = Annotated[
+    str | None,
+    typer.Option(metavar="bf16|fp8|fp4", help="Format of an indexer's keys. Default: the model's."),
+]
+
+
+@app.command("list")
+def list_models(as_json: AsJson = False) -> None:
+    """Name the models whose attention stacks can be recorded."""
+    from memsim import report, report_json
+    from workloads.models import get_model, model_names
+
+    rows = [(name, get_model(name).title) for name in model_names()]
+    if as_json:
+        print(report_json.dumps([{"name": name, "title": title} for name, title in rows]), end="")
+        return
+    table = report.plain_table("model", "what it is", left=(0, 1))
+    for row in rows:
+        table.add_row(*row)
+    report.show(table)
+
+
+@app.command("show")
+def show_model(
+    model: Model,
+    context: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOKENS", help="Tokens in the cache, once or more. Default: 128K, 1M and 10M (binary)."
+        ),
+    ] = None,
+    replace: Replace = None,
+    ratio: Ratio = None,
+    kv_dtype: KvDtype = None,
+    index_dtype: IndexDtype = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a model as a datasheet.
+
+    Its layers, what its caches hold and a token reads, its parameters, then every number with its source.
+    """
+    from memsim import report, report_json, report_models
+    from memsim.units import parse_tokens
+    from workloads.models import get_model
+    from workloads.models.document import MODEL_CONTEXTS, document
+    from workloads.models.load import changes_of
+
+    changes = changes_of(replace or (), ratio, kv_dtype, index_dtype)
+    contexts = [parse_tokens(tokens) for tokens in context or ()] or MODEL_CONTEXTS
+    found: dict[str, Any] = document(get_model(model, changes), contexts)
+    if as_json:
+        print(report_json.dumps(found), end="")
+    else:
+        report.show(report_models.sheet(found))
+
+
+@app.command("check")
+def check_models(as_json: AsJson = False) -> None:
+    """Compare bytes and parameters of all models with figures worked out apart from them.
+
+    Ends in exit code 3 if one is off.
+    """
+    from dataclasses import asdict
+
+    from memsim import report, report_json, report_models
+    from workloads.models import checks
+
+    found = [asdict(check) for check in checks.run()]
+    if as_json:
+        print(report_json.dumps(found), end="")
+    else:
+        report.show(report_models.checks(found))
+    failed = sum(not check["passed"] for check in found)
+    if failed:
+        raise CheckFailed(f"{failed} of {len(found)} figures of the models are off")

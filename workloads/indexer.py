@@ -1,0 +1,119 @@
+"""An indexer and its selection: index keys, their scores, the rows of the best.
+
+What DSA and CSA share: the regions of `dsa_index` and `dsa_topk`, random data for them, and both launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from workloads import dsa_index, dsa_topk
+from workloads.codes import quantise
+from workloads.dsa_topk import AS_PRODUCTION, Choice, Cut, Int64s
+from workloads.formats import Format
+from workloads.record import Recorder, RegionHandle
+from workloads.tensors import normal
+
+FACTS = dsa_index.FACTS + dsa_topk.FACTS
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How queries and keys are kept, and what is picked of them.
+
+    picks  entries that the scores pick
+    most   entries that a sequence has at most
+    k      rows that a sequence selects at most
+    """
+
+    queries: Format
+    keys: Format
+    heads: int
+    picks: int
+    most: int
+    k: int
+
+
+@dataclass(frozen=True)
+class IndexerRegions:
+    """Regions of one layer, all [batch x ...].
+
+    index          [padded entries] index keys
+    index_q        [index heads] queries
+    index_weights  [1] one fp32 an index head, the scales of e4m3 queries folded in
+    scores         [padded entries] fp32
+    candidates     [blocks x picks] of long contexts' top-k, or None
+    indices        [k] int32
+    """
+
+    index: RegionHandle
+    index_q: RegionHandle
+    index_weights: RegionHandle
+    scores: RegionHandle
+    candidates: RegionHandle | None
+    indices: RegionHandle
+    kept: Kept
+
+
+def declare(
+    recorder: Recorder, layer: int, kept: Kept, batch: int, cut: Cut, keys: RegionHandle | None = None
+) -> IndexerRegions:
+    """Regions of layer `layer` for `batch` sequences; `keys` are another layer's."""
+    name, entries = f"layer{layer}", batch * kept.keys.padded(kept.most)
+    candidates = dsa_topk.candidate_rows(batch, kept.picks, kept.most, cut)
+
+    def region(called: str, count: int, row_bytes: int, dtype: str) -> RegionHandle:
+        return recorder.region(f"{name}.{called}", "activation", layer, count, row_bytes, dtype)
+
+    return IndexerRegions(
+        index=keys or kept.keys.region(recorder, f"{name}.index", "index", layer, entries),
+        index_q=kept.queries.region(recorder, f"{name}.index-q", "activation", layer, batch * kept.heads),
+        index_weights=region("index-weights", batch, kept.heads * 4, "fp32"),
+        scores=region("scores", entries, 4, "fp32"),
+        candidates=region("candidates", candidates, dsa_topk.CANDIDATE_BYTES, "bytes")
+        if candidates
+        else None,
+        indices=region("indices", batch * kept.k, 4, "int32"),
+        kept=kept,
+    )
+
+
+def fill(regions: IndexerRegions, generator: torch.Generator, *, keys: bool = True) -> None:
+    """Random normal queries and, where they are the layer's own, keys; results are zero."""
+    kept, index_q = regions.kept, regions.index_q
+    if keys:
+        kept.keys.fill(regions.index, generator)
+    queries = normal((index_q.region.rows, kept.queries.width), torch.float32, generator)
+    weights = normal(regions.index_weights.shape, torch.float32, generator).abs()
+    if kept.queries.dtype == "fp8_e4m3":
+        queries, scales = quantise(queries)
+        index_q.fill(queries)
+        weights = weights * scales.reshape(weights.shape)
+    else:
+        index_q.fill(kept.queries.pack(queries)[0])
+    regions.index_weights.fill(weights)
+    for handle in (regions.scores, regions.candidates, regions.indices):
+        if handle is not None:
+            handle.zero()
+
+
+def scan(recorder: Recorder, layer: int, regions: IndexerRegions, entries: Sequence[int], units: int) -> None:
+    """Score the first `entries` keys of each sequence."""
+    r, formats = regions, (regions.kept.queries, regions.kept.keys)
+    dsa_index.step(recorder, layer, r.index_q, r.index_weights, r.index, r.scores, entries, units, formats)
+
+
+def select(
+    recorder: Recorder,
+    layer: int,
+    regions: IndexerRegions,
+    choices: Sequence[Choice],
+    selected: Sequence[Int64s] | None = None,
+    cut: Cut = AS_PRODUCTION,
+) -> None:
+    """Select by the scores."""
+    r = regions
+    dsa_topk.step(recorder, layer, r.scores, r.candidates, r.indices, choices, r.kept.picks, selected, cut)

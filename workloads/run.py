@@ -1,0 +1,40 @@
+"""What a recording asks of every layer, whatever its kind: the last argument of `declare` and `step`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.dsa_topk import AS_PRODUCTION, Cut
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a layer is recorded.
+
+    batch      sequences
+    most_rows  tokens that a sequence has at the last step, the new one included
+    units      processors that the kernels split their work over
+    staged     selected rows are gathered into a staging buffer before the attention
+    cut        how the top-k of a long context is cut into blocks
+    index      regions of the layer whose selection this layer uses; None: it selects for itself
+    kv         regions of the layer whose compressed rows and index keys it reads; None: it has its own
+    blocks     regions of the layer whose candidate blocks bound its selection; None: all entries compete
+    candidates numbers of the candidate blocks of each sequence, ascending, where scores do not choose them
+    """
+
+    batch: int
+    most_rows: int
+    units: int
+    staged: bool = False
+    cut: Cut = AS_PRODUCTION
+    index: Any = None
+    kv: Any = None
+    blocks: Any = None
+    candidates: Sequence[Int64s] | None = None
