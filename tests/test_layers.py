@@ -17,7 +17,7 @@ LAYERS = (  # bottom first
     {"errors", "jit", "system", "options", "result"},
     {"units", "trace", "rules", "output", "progress"},
     {"cli_options", "trace_schema", "unique", "placement", "program", "segments", "quantity"},
-    {"profile_schema", "fast_state", "limits"},
+    {"profile_schema", "fast_state", "limits", "resources"},
     {"trace_batch", "fast_queue", "fast_pack", "reference_parts", "profile", "nodes"},
     {"trace_rules", "fast_pool", "route"},
     {"trace_read", "trace_write", "fast_route", "lint", "closed_form", "machine_graph"},
@@ -25,12 +25,14 @@ LAYERS = (  # bottom first
     {"fast_loop"},
     {"fast"},
     {"tally", "bound", "ledger"},
-    {"summary"},
+    {"summary", "explain"},
     {"simulate"},
     {"kernel"},
     {"report_json"},
     {"report"},
-    {"report_trace", "demo", "machine_show", "machine_check"},
+    {"report_trace", "explain_show", "demo", "machine_show", "machine_check"},
+    {"curve"},
+    {"curve_plot"},
     {"cli_lists", "cli_trace", "cli_machines", "cli_kernel", "cli_validate"},
     {"cli"},
     {"__main__"},
@@ -39,7 +41,7 @@ LEVEL = {f"memsim.{name}": level for level, names in enumerate(LAYERS) for name 
 MODULES = sorted(path for path in (ROOT / "memsim").glob("*.py") if path.stem != "__init__")
 
 # What needs torch is fetched by these, inside a function that says what is missing.
-MAY_CALL_WORKLOADS = {"recording", "cli_lists", "cli_validate", "kernel"}
+MAY_CALL_WORKLOADS = {"recording", "cli_lists", "cli_validate", "kernel", "curve", "curve_plot"}
 WORKLOADS_MAY_IMPORT = {
     "memsim.__version__",
     "memsim.errors",
