@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -70,8 +71,7 @@ OutputDir = Annotated[
 
 def with_counts(words: Sequence[str]) -> list[str]:
     """A command line whose `--explain` without a number has one."""
-    following = [*words[1:], ""]
     return [
         f"{EXPLAIN}={EXPLAINED}" if word == EXPLAIN and not after.isdecimal() else word
-        for word, after in zip(words, following, strict=True)
+        for word, after in zip_longest(words, words[1:], fillvalue="")
     ]

@@ -74,6 +74,13 @@ def test_latency_rises_with_the_units_that_read(small):
     assert latencies[-1] > 2 * latencies[0]
 
 
+def test_streams_outlast_the_chase_however_slow_they_were_expected_to_be(small):
+    experiment = curve._Experiment(small, 0, Load("read", 16, 32_768), 0)
+    experiment.mbps /= 50
+    run = experiment.beside_all(64, 0)
+    assert run.stream_ps >= experiment.warm_ps + run.chase_ps
+
+
 def test_another_seed_gives_nearly_the_same(small):
     one, other = (replayed(small, 0, Load("read", 4, 16_384), seed) for seed in (0, 1))
     assert one != other

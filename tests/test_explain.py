@@ -146,12 +146,11 @@ def test_counts_are_rounded_up_and_said():
 
 
 def test_more_in_flight_than_serves_the_kernel_is_not_taken_for_enough():
-    """All tiles at once make the units wait for each other's bytes: that would be a part below nothing."""
+    """Twice the tiles save 5.1 us of 18.1; with 128 times as many the units wait for each other's bytes."""
     system = with_gpu(ROOMY, unit_outstanding_bytes=1 << 30)
-    found = divided(
-        scan(40_000, flops_per_tile=10**6, flops_unit="bf16", retire="in_order", tiles_in_flight=2), system
-    )
-    assert min(part.time_ps for part in found.parts) >= 0
+    fields = {"flops_per_tile": 10**6, "flops_unit": "bf16", "retire": "in_order", "tiles_in_flight": 2}
+    found = divided(scan(4_000, **fields), system)
+    assert share_of(found, "bytes in flight") == pytest.approx(0.28, abs=0.01)
     assert found.rest_ps < 0.02 * found.time_ps
 
 
