@@ -28,6 +28,7 @@ from memsim.cli_options import (
     AsJson,
     Bound,
     Engine,
+    Explain,
     Machine,
     OutputDir,
     Overrides,
@@ -35,6 +36,7 @@ from memsim.cli_options import (
     Quantum,
     RunOn,
     Seed,
+    with_counts,
 )  # fmt: skip
 from memsim.errors import MemsimError, OutputError, cut
 
@@ -149,7 +151,7 @@ def _invoked(arguments: Sequence[str]) -> int:
     """Run the command and hand all that it printed to the system."""
     code = 0
     try:
-        with typer.main.get_command(app).make_context("memsim", list(arguments)) as context:
+        with typer.main.get_command(app).make_context("memsim", with_counts(arguments)) as context:
             context.command.invoke(context)
     except typer.Exit as ended:
         code = ended.exit_code
@@ -231,12 +233,13 @@ def replay(
     engine: Engine = "fast",
     quantum: Quantum = "8 KiB",
     bound: Bound = True,
+    explain: Explain = 0,
     as_json: AsJson = False,
     output: OutputDir = None,
 ) -> None:
     """Print the time and traffic of a trace on a machine."""
+    from memsim import explain_show, progress, report, report_json, simulate
     from memsim import output as files
-    from memsim import progress, report, report_json, simulate
     from memsim.profile import load_machine
     from memsim.route import build_system
     from memsim.units import parse_bytes
@@ -249,6 +252,7 @@ def replay(
         "engine": engine,
         "quantum_bytes": parse_bytes(quantum),
         "bound": bound,
+        "explain": explain,
     }
     system = build_system(load_machine(machine, overrides or ()))
     if output is not None:
@@ -261,6 +265,7 @@ def replay(
         texts = {
             "result.json": report_json.text(result),
             "report.txt": report.text(result),
+            **explain_show.files(result),
             "inputs.json": report_json.dumps(report_json.inputs(system, options, open_trace(trace).meta)),
         }
         files.write_files(output, texts)
@@ -268,6 +273,8 @@ def replay(
         print(report_json.text(result), end="")
     else:
         report.show(report.render(result))
+        if result.explained:
+            report.show(explain_show.render(result))
 
 
 @app.command()

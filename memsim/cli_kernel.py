@@ -10,6 +10,7 @@ from memsim.cli_options import (
     AsJson,
     Bound,
     Engine,
+    Explain,
     Machine,
     OutputDir,
     Overrides,
@@ -89,13 +90,14 @@ def kernel(
     engine: Engine = "fast",
     quantum: Quantum = "8 KiB",
     bound: Bound = True,
+    explain: Explain = 0,
     as_json: AsJson = False,
     output: OutputDir = None,
 ) -> None:
     """Print what one kernel or access pattern takes."""
+    from memsim import explain_show, progress, report, report_json
     from memsim import kernel as kernels
     from memsim import output as files
-    from memsim import progress, report, report_json
     from memsim.profile import load_machine
     from memsim.route import build_system
     from memsim.units import parse_bytes
@@ -114,6 +116,7 @@ def kernel(
         "engine": engine,
         "quantum_bytes": parse_bytes(quantum),
         "bound": bound,
+        "explain": explain,
         "seed": seed,
     }
     system = build_system(load_machine(machine, overrides or ()))
@@ -126,6 +129,7 @@ def kernel(
         texts = {
             "result.json": document,
             "report.txt": f"{kernels.headline(answer)}\n\n{report.text(answer.result)}",
+            **explain_show.files(answer.result),
             "inputs.json": report_json.dumps(report_json.inputs(system, options, answer.meta)),
         }
         files.write_files(output, texts)
@@ -134,3 +138,5 @@ def kernel(
     else:
         print(f"{kernels.headline(answer)}\n")
         report.show(report.render(answer.result))
+        if answer.result.explained:
+            report.show(explain_show.render(answer.result))

@@ -1,4 +1,4 @@
-"""`memsim machines`: the machines at hand, one as a datasheet, its faults, its picture, its self-check.
+"""`memsim machines`: the machines at hand, one as a datasheet, its faults, its pictures, its self-check.
 
 Parse, call one function, print. `lint` ends in exit code 2 where it finds an error, `check` in 3 where a
 check fails; warnings end in 0.
@@ -131,6 +131,44 @@ def graph_machine(
         raise OutputError(f"{output}: a picture is an SVG; give a name that ends in .svg")
     machine_graph.draw(load_machine(machine, overrides or ()), output)
     print(report_json.dumps({"picture": str(output)}) if as_json else f"{output}\n", end="")
+
+
+@app.command("curve")
+def curve_machine(
+    machine: Named,
+    tier: Annotated[str, typer.Argument(metavar="TIER", help="The memory that is chased and streamed.")],
+    measured: Annotated[
+        bool, typer.Option("--measured", help="Replay what was measured of this GPU, point by point.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", parser=named, metavar="FILE", help="Also draw it, as .svg or .png (matplotlib)."
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print latency under load: a chase beside streams.
+
+    A pointer chase on one unit is replayed beside more and more units that read, update and write.
+    """
+    from memsim import curve, curve_plot, progress, report, report_json
+    from memsim.profile import load_machine
+    from memsim.route import build_system
+
+    system = build_system(load_machine(machine, overrides or ()))
+    if output is not None:
+        curve_plot.check(output)
+    folder = curve.measured_folder(system.name) if measured else None
+    with progress.shown(f"curve of {tier}") as advance:
+        found = curve.draw_curve(system, tier, folder, advance)
+    if output is not None:
+        curve_plot.draw(found, output)
+    if as_json:
+        print(report_json.dumps(curve.document(found)), end="")
+    else:
+        report.show(curve.table(found))
 
 
 @app.command("check")

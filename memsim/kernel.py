@@ -64,6 +64,7 @@ def run(
     engine: str = "fast",
     quantum_bytes: int = DEFAULT_QUANTUM_BYTES,
     bound: bool = True,
+    explain: int = 0,
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Answer:
@@ -71,7 +72,7 @@ def run(
 
     given    options by name, sizes in bytes or as text; docs/kernel.md lists them
     tier     where the data lie that the kernel is about; None: in the machine's first tier
-    place    rules that come after this one;  run_on  as for a replay
+    place    rules that come after this one;  run_on, explain  as for a replay
     seed     of drawn rows (None: 0), and of the slow requests of tiers with a tail (None: none are)
 
     UsageError for an unknown name, option, tier, DoesNotFit, MissingExtra without torch.
@@ -97,6 +98,7 @@ def run(
                 engine=engine,
                 quantum_bytes=quantum_bytes,
                 bound=bound,
+                explain=explain,
                 seed=seed,
                 progress=progress,
             )

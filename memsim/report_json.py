@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 import memsim
-from memsim.result import FamilyTotals, PlaceTotals, Result
+from memsim.result import Explained, FamilyTotals, PlaceTotals, Result
 from memsim.system import System
 
 SCHEMA_VERSION = 1
@@ -56,6 +56,7 @@ def document(result: Result) -> dict[str, Any]:
         "links": {link.name: _link(link, total_ps) for link in result.links},
         "kernels": {family.name: _family(family, total_ps) for family in result.families},
         "digest": result.digest,
+        **({"explained": [_explained(each) for each in result.explained]} if result.explained else {}),
     }
 
 
@@ -158,4 +159,26 @@ def _family(family: FamilyTotals, total_ps: int) -> dict[str, Any]:
         "bound_shares": dict(family.bound_shares),
         "naive_s": family.naive_ps / _PS,
         "naive_place": family.naive_place,
+    }
+
+
+def _explained(kernel: Explained) -> dict[str, Any]:
+    return {
+        "kernel": kernel.kernel,
+        "number": kernel.number,
+        "family": kernel.family,
+        "initiator": kernel.initiator,
+        "time_s": kernel.time_ps / _PS,
+        "parts": {
+            part.resource: {
+                "time_s": part.time_ps / _PS,
+                "share": ratio(part.time_ps, kernel.time_ps),
+                "alone_s": None if part.alone_ps is None else part.alone_ps / _PS,
+                "saved_by_a_tenth_more_s": part.saved_ps / _PS,
+            }
+            for part in kernel.parts
+        },
+        "rest_s": kernel.rest_ps / _PS,
+        "tiles_in_flight": kernel.tiles[0],
+        "tiles_in_flight_with_a_tenth_more": kernel.tiles[1],
     }

@@ -155,6 +155,40 @@ class FamilyTotals:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What a resource has to do with a kernel's time.
+
+    time_ps   its part of the time: what taking it out of the way saves, those before it gone already
+    alone_ps  time of the kernel if everything else were out of the way; None where that was not asked
+    saved_ps  what a tenth more of it saves; negative where more of it makes the kernel slower
+    """
+
+    resource: str
+    time_ps: int
+    alone_ps: int | None
+    saved_ps: int
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A kernel's time, divided: time_ps = sum of its parts + rest_ps (see docs/result.md).
+
+    number  the kernel's id in its trace
+    parts   in the order in which their resources were taken out of the way
+    tiles   that a block may have outstanding, as it is and with a tenth more, rounded up
+    """
+
+    kernel: str
+    number: int
+    family: str
+    initiator: str
+    time_ps: int
+    parts: tuple[Part, ...]
+    rest_ps: int
+    tiles: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class Result:
     """A replay with names and sums.
 
@@ -166,6 +200,7 @@ class Result:
                   issued = cache hits + stored + moved by tiers - written back - rounding
     provenance    worst of all inputs;  assumed  paths of the assumed ones
     digest        one number for all completion times
+    explained     the times of the slowest kernels, divided; none if not asked
     notes         what a reader should know of how it came about, a line each
     """
 
@@ -195,6 +230,7 @@ class Result:
     notes: tuple[str, ...] = ()
     cache_stored_bytes: int = 0
     written_back_bytes: int = 0
+    explained: tuple[Explained, ...] = ()
     outcome: Outcome | None = field(default=None, repr=False, compare=False)
 
     @property

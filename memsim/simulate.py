@@ -44,6 +44,7 @@ def replay(
     engine: str = "fast",
     quantum_bytes: int = DEFAULT_QUANTUM_BYTES,
     bound: bool = True,
+    explain: int = 0,
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> Result:
@@ -59,8 +60,9 @@ def replay(
     engine         `fast` or `reference`; their results are equal
     quantum_bytes  largest request [bytes]
     bound          also find what binds each kernel family, by replaying its longest kernel again
+    explain        also divide the times of so many kernels: the longest of each family, the slowest of these
     seed           draw the slow requests of tiers that have a tail from it; None: no request is slow
-    progress       called with (kernels ended, kernels)
+    progress       called with (done, all), in kernels if there is nothing to explain
 
     Raises UsageError (trace, machine, names), DoesNotFit, or MemsimError if an invariant breaks.
     """
@@ -76,13 +78,30 @@ def replay(
     rules = parse_rules(_several(place), watched.regions, system)
     placement = place_regions(watched.regions, rules, overflow, system)
     memory = build_memory(watched.regions, placement)
-    outcome = _run(engine, watched, system, memory, options, progress)
+    if explain < 0:
+        raise UsageError(f"--explain {explain}: expected a number of kernels, such as 3")
+    first, second = _halves(progress) if explain else (progress, None)
+    outcome = _run(engine, watched, system, memory, options, first)
     _check_run_on(options, watched)
     ledger.check(outcome, watched.tally.issued, system)
     result = summarize(watched, system, placement, outcome, engine)
     notes = (*_notes_of_tails(result, machine_tails, seed), *_notes_of_grids(watched, system, options))
     result = replace(result, notes=notes)
-    return _with_bounds(result, watched, system, memory, options) if bound else result
+    if bound:
+        result = _with_bounds(result, watched, system, memory, options)
+    if explain:
+        result = _with_explained(result, watched, system, memory, options, explain, second)
+    return result
+
+
+def _halves(progress: Progress | None) -> tuple[Progress | None, Progress | None]:
+    """Progress of two pieces of work, each half of the whole."""
+    if progress is None:
+        return None, None
+    return (
+        lambda done, total: progress(done, 2 * total),
+        lambda done, total: progress(total + done, 2 * total),
+    )
 
 
 def _notes_of_tails(result: Result, machine_tails: Sequence[str], seed: int | None) -> Iterator[str]:
@@ -218,12 +237,7 @@ def _with_bounds(
     """The result with what binds each family."""
     from memsim.bound import find_bounds
 
-    assert result.outcome is not None
-    times_ps = kernel_times_ps(system, result.outcome)
-    longest: dict[str, int] = {}
-    for number, family in enumerate(trace.tally.family):  # the last of equals: the first may launch a graph
-        if family not in longest or times_ps[number] >= times_ps[longest[family]]:
-            longest[family] = number
+    longest = _longest(result, trace, system)
     plan = CachePlan(system, memory, options.quantum_bytes)
     bounds = find_bounds(trace.trace, system, memory, options, longest, plan)
     families = tuple(
@@ -231,3 +245,32 @@ def _with_bounds(
         for family, b in ((family, bounds[family.name]) for family in result.families)
     )
     return replace(result, families=families)
+
+
+def _longest(result: Result, trace: Watched, system: System) -> dict[str, int]:
+    """Id of each family's longest kernel, the families in order, the slowest first."""
+    assert result.outcome is not None
+    times_ps = kernel_times_ps(system, result.outcome)
+    longest: dict[str, int] = {}
+    for number, family in enumerate(trace.tally.family):  # the last of equals: the first may launch a graph
+        if family not in longest or times_ps[number] >= times_ps[longest[family]]:
+            longest[family] = number
+    return dict(sorted(longest.items(), key=lambda item: -times_ps[item[1]]))
+
+
+def _with_explained(
+    result: Result,
+    trace: Watched,
+    system: System,
+    memory: Memory,
+    options: ReplayOptions,
+    count: int,
+    progress: Progress | None,
+) -> Result:
+    """The result with the times of the slowest kernels divided."""
+    from memsim.explain import explain
+
+    slowest = dict(list(_longest(result, trace, system).items())[:count])
+    plan = CachePlan(system, memory, options.quantum_bytes)
+    divided = explain(trace.trace, system, memory, options, slowest, progress, plan)
+    return replace(result, explained=divided)

@@ -59,6 +59,7 @@ def refused(capsys, arguments: str | list[str]) -> str:
         ("replay a --engine quick", "2 Invalid value for '--engine': 'quick' is not one of 'fast'"),
         ("replay a --machine h200-hots", "2 unknown machine 'h200-hots'; did you mean 'h200-host'?"),
         ("replay a --machine ./none.toml", "2 none.toml: no such machine file"),
+        ("replay a --explain=-1", "2 Invalid value for '--explain'"),
         ("replay a --quantum 5", "2 '5' is not a size: it has no unit"),
         ("machines show tpu", "2 unknown machine 'tpu'; choose one of: 8xb300, 8xh200, b200, cxl3-pool"),
         ("trace record kimi-linear -o x", "2 Missing option '--context'"),
@@ -177,7 +178,7 @@ def test_a_traceback_is_shown_when_asked_for(capsys, monkeypatch):
 
 def test_options_reach_the_replay(replayed, capsys):
     words = "replay a.parquet --machine h200-host --place kv=host --place index=hbm --overflow host"
-    more = "--engine reference --no-bound --run-on mla=gpu --seed 7"
+    more = "--engine reference --no-bound --run-on mla=gpu --seed 7 --explain 2"
     assert cli.run([*words.split(), *more.split(), "--quantum", "2 KiB"]) == 0
     ((trace, system, options),) = replayed
     assert (str(trace), system.name) == ("a.parquet", "h200-host")
@@ -189,11 +190,28 @@ def test_options_reach_the_replay(replayed, capsys):
         "engine": "reference",
         "quantum_bytes": 2048,
         "bound": False,
+        "explain": 2,
         "seed": 7,
     }
     printed = capsys.readouterr()
     assert "kimi-linear, 128K tokens" in printed.out
     assert printed.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "kernels"),
+    [
+        ("replay a.parquet", 0),
+        ("replay a.parquet --explain", 3),
+        ("replay --explain a.parquet", 3),
+        ("replay a.parquet --explain --json", 3),
+        ("replay a.parquet --explain 5 --json", 5),
+        ("replay --explain=1 a.parquet", 1),
+    ],
+)
+def test_explain_takes_a_number_or_none(replayed, words, kernels):
+    assert cli.run(words.split()) == 0
+    assert replayed[0][2]["explain"] == kernels
 
 
 def test_the_command_has_the_defaults_of_the_function(replayed, capsys):

@@ -17,7 +17,7 @@ LAYERS = (  # bottom first
     {"errors", "jit", "system", "options", "result"},
     {"units", "trace", "rules", "output", "progress"},
     {"cli_options", "trace_schema", "unique", "placement", "program", "segments", "quantity", "plan_parts"},
-    {"profile_schema", "fast_state", "limits", "plan_stack"},
+    {"profile_schema", "fast_state", "limits", "resources", "plan_stack"},
     {
         "trace_batch", "fast_queue", "fast_pack", "reference_parts", "profile", "nodes",
         "plan_find", "plan_runs", "plan_walks",
@@ -28,12 +28,14 @@ LAYERS = (  # bottom first
     {"fast_loop", "cache_plan"},
     {"fast"},
     {"tally", "bound", "ledger"},
-    {"summary"},
+    {"summary", "explain"},
     {"simulate"},
     {"kernel"},
     {"report_json"},
     {"report"},
-    {"report_trace", "report_models", "demo", "machine_show", "machine_check"},
+    {"report_trace", "report_models", "explain_show", "demo", "machine_show", "machine_check"},
+    {"curve"},
+    {"curve_plot"},
     {"cli_models"},
     {"cli_trace", "cli_machines", "cli_kernel", "cli_validate"},
     {"cli"},
@@ -43,7 +45,7 @@ LEVEL = {f"memsim.{name}": level for level, names in enumerate(LAYERS) for name 
 MODULES = sorted(path for path in (ROOT / "memsim").glob("*.py") if path.stem != "__init__")
 
 # What needs torch is fetched by these, inside a function that says what is missing.
-MAY_CALL_WORKLOADS = {"recording", "cli_models", "cli_validate", "kernel"}
+MAY_CALL_WORKLOADS = {"recording", "cli_models", "cli_validate", "kernel", "curve", "curve_plot"}
 WORKLOADS_MAY_IMPORT = {
     "memsim.__version__",
     "memsim.errors",
