@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <numeric>
 #include <queue>
 #include <vector>
 
@@ -27,26 +26,17 @@ struct Channel {
     i64 free_ps() const { return whole_ps + (rest > 0); }
 };
 
-static std::vector<i64> steps_of(i64 channels) {  // 16 numbers without a factor in common with it
-    std::vector<i64> coprime, steps;
-    for (i64 step = channels > 1; step < std::max<i64>(channels, 1); step++)
-        if (std::gcd(step, channels) == 1) coprime.push_back(step);
-    for (std::size_t i = 0; i < 16; i++) steps.push_back(coprime[i * coprime.size() / 16]);
-    return steps;
-}
-
 struct Machine {
     i64 channels, mbps, interleave, unit, latency_ps;
     std::vector<Channel> servers;
-    std::vector<i64> steps;
     i64 waiting_ps = 0, moved = 0;
 
     i64 channel_of(i64 offset) const {
-        std::uint64_t lane = offset / interleave, stripe = lane / channels, x = (stripe ^ stripe >> 32) & 0xFFFFFFFF;
+        std::uint64_t lane = offset / interleave, x = (lane ^ lane >> 32) & 0xFFFFFFFF;
         x = (x ^ x >> 16) * 0x21F0AAAD & 0xFFFFFFFF;
         x = (x ^ x >> 15) * 0x735A2D97 & 0xFFFFFFFF;
         x ^= x >> 15;
-        return i64(((x * channels >> 32) + lane % channels * steps[x & 15]) % channels);
+        return i64(x * channels >> 32);
     }
 
     i64 serve(i64 offset, i64 left, i64 now_ps) {
@@ -85,7 +75,7 @@ int main(int argc, char** argv) {
     i64 digest = 0, end_ps = 0;
     for (i64 repeat = 0; repeat < repeats; repeat++) {
         auto begin = std::chrono::steady_clock::now();
-        Machine machine{p[4], p[5], p[6], p[7], p[8], std::vector<Channel>(p[4]), steps_of(p[4])};
+        Machine machine{p[4], p[5], p[6], p[7], p[8], std::vector<Channel>(p[4])};
         std::vector<i64> left(rows / tile_rows + 1);  // of each tile, rows that are out
         i64 out = 0;                                  // tiles that are out
         std::vector<i64> histogram(496);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from engine_cases import (
     HBM_MBPS,
@@ -14,7 +16,6 @@ from engine_cases import (
     columns,
     elapsed_ps,
     flat_region,
-    gathered,
     kernel,
     one_access_ps,
     one_kernel,
@@ -25,8 +26,9 @@ from engine_cases import (
     with_tier,
 )  # fmt: skip
 
+from memsim.rules import channel_of
 from memsim.system import System
-from memsim.trace import Access
+from memsim.trace import Access, Accesses, Kernel
 
 TURN_PS = 7_000
 LINE = 512  # one lane
@@ -42,6 +44,12 @@ def in_turns(ways: str, tiles: int) -> MemoryTrace:
     """One lane, read (r) or written (w) again and again, `tiles` at once."""
     accesses = [Access(0, 0, 0, 0, way == "w", 0, 1) for way in ways]
     return one_kernel(kernel(tiles_in_flight=tiles, tile_bytes=LINE), flat_region(0, 8, LINE), *accesses)
+
+
+def two_lanes_apart() -> tuple[int, int]:
+    """Numbers of two lanes on two channels."""
+    channels = [int(channel_of(lane * LINE, LINE, PROMPT.tiers[0].channels)) for lane in range(8)]
+    return 0, next(lane for lane in range(8) if channels[lane] != channels[0])
 
 
 def took_ps(ways: str, system: System, tiles: int = 64) -> int:
@@ -63,9 +71,10 @@ def test_a_channel_that_was_idle_turns_for_nothing() -> None:
 
 
 def test_channels_turn_apart() -> None:
-    """A read and a write of two lanes of one stripe, which are on two channels."""
+    """A read and a write of two lanes, which are on two channels."""
+    first, other = two_lanes_apart()
     launch = kernel(tiles_in_flight=2, tile_bytes=LINE)
-    accesses = Access(0, 0, 0, 0, False, 0, 1), Access(0, 0, 0, 0, True, 1, 1)
+    accesses = Access(0, 0, 0, 0, False, first, 1), Access(0, 0, 0, 0, True, other, 1)
     outcome = replayed(
         one_kernel(launch, flat_region(0, 8, LINE), *accesses), turning(TURN_PS), run_on=NO_CACHE
     )
@@ -83,22 +92,82 @@ def test_writes_among_reads_cost_a_half_duplex_memory_bandwidth() -> None:
 # Write buffers
 
 
-@pytest.mark.parametrize("buffer_bytes", [0, 1, 100, 511, 512, 1 << 20])
-def test_a_write_is_complete_when_it_fits_the_buffer(buffer_bytes: int) -> None:
-    accepted_ps = max(0, transfer_ps(LINE, HBM_MBPS) - buffer_bytes * 10**6 // HBM_MBPS)
-    assert took_ps("w", turning(0, buffer_bytes)) == HBM_PS + accepted_ps
-    assert took_ps("r", turning(0, buffer_bytes)) == HBM_PS + transfer_ps(LINE, HBM_MBPS)
+def lines_ps(count: int) -> int:
+    """Time of a channel for so many lanes, one after another."""
+    return transfer_ps(count * LINE, HBM_MBPS)
+
+
+@pytest.mark.parametrize("buffer_bytes", [0, 1, 100, 511, 512, 513, 1 << 20])
+def test_a_write_is_complete_at_once_unless_it_fills_the_buffer(buffer_bytes: int) -> None:
+    written_ps = lines_ps(1) if buffer_bytes <= LINE else 0
+    assert took_ps("w", turning(0, buffer_bytes)) == HBM_PS + written_ps
+    assert took_ps("r", turning(0, buffer_bytes)) == HBM_PS + lines_ps(1)
+
+
+@pytest.mark.parametrize(("writes", "written"), [(1, 0), (3, 0), (4, 4), (5, 4), (7, 4), (8, 8), (9, 8)])
+def test_a_channel_writes_what_it_has_gathered_at_once(writes: int, written: int) -> None:
+    """Four lanes fill the buffer. Who comes while they are written is complete with them."""
+    assert lines_ps(4) < 4 * lines_ps(1)  # the remainders are gathered, too
+    assert took_ps("w" * writes, turning(0, 4 * LINE)) == HBM_PS + lines_ps(written)
+
+
+def test_writes_wait_for_what_the_channel_has_begun() -> None:
+    """Of eight lanes the last four find the channel writing the first four."""
+    outcome = replayed(in_turns("w" * 8, 64), turning(0, 4 * LINE), run_on=NO_CACHE)
+    assert outcome.waiting_ps.tolist() == [4 * lines_ps(4), 0]
 
 
 def test_more_writes_than_the_buffer_holds_go_at_the_rate_of_the_channel() -> None:
     took = took_ps("w" * 1000, turning(0, 4 * LINE), tiles=64)
-    assert took == pytest.approx(HBM_PS + 996 * LINE * 1e6 / HBM_MBPS, rel=1e-4)
+    assert took == HBM_PS + lines_ps(1000)
 
 
-def test_a_read_waits_for_the_writes_in_the_buffer() -> None:
-    system = turning(0, 1 << 20)
-    assert took_ps("w" * 8, system) == HBM_PS
-    assert took_ps("w" * 8 + "r", system) == HBM_PS + transfer_ps(9 * LINE, HBM_MBPS)
+@pytest.mark.parametrize(
+    ("ways", "served", "turns"),
+    [
+        ("rwww", 1, 0), ("wwwr", 1, 0), ("rwwwr", 2, 0), ("wrwrwr", 3, 0), ("wwwwr", 5, 1), ("rwwww", 5, 1),
+        ("rwrwrwrw", 8, 1), ("rwwwwr", 6, 2), ("wwwwrwwww", 9, 2), ("wwwwwwww", 8, 0), ("wwwwrwwwr", 6, 1),
+    ],
+)  # fmt: skip
+def test_a_channel_turns_when_it_writes_not_when_it_gathers(ways: str, served: int, turns: int) -> None:
+    """Reads pass the writes that a channel gathers; four of these are written together."""
+    expected_ps = HBM_PS + lines_ps(served) + turns * TURN_PS
+    assert took_ps(ways, turning(TURN_PS, 4 * LINE)) == expected_ps
+
+
+def test_a_channel_turns_less_often_the_more_it_gathers() -> None:
+    pairs = 256
+    for lanes in (1, 2, 8, 32):
+        took = took_ps("rw" * pairs, turning(TURN_PS, lanes * LINE), tiles=2 * pairs)
+        turns = 2 * pairs // lanes - 1
+        assert took == HBM_PS + lines_ps(2 * pairs) + turns * TURN_PS
+
+
+def test_each_channel_gathers_for_itself() -> None:
+    first, other = two_lanes_apart()
+    for rows, writes_ps in (((first, other), 0), ((first, first), lines_ps(2))):
+        accesses = [Access(0, 0, 0, 0, True, row, 1) for row in rows]
+        launch = kernel(tiles_in_flight=2, tile_bytes=LINE)
+        trace = one_kernel(launch, flat_region(0, 8, LINE), *accesses)
+        outcome = replayed(trace, turning(0, 2 * LINE), run_on=NO_CACHE)
+        assert elapsed_ps(outcome) == HBM_PS + writes_ps
+
+
+def test_a_buffer_is_filled_by_whole_transactions() -> None:
+    """Rows of 1 B are written as 32 B each: two of them fill 64 B, and not 65 B."""
+    for buffer_bytes, written in ((64, 64), (65, 0)):
+        accesses = [Access(0, 0, 0, 0, True, 0, 1)] * 2
+        trace = one_kernel(kernel(tiles_in_flight=2), flat_region(0, 8, 1), *accesses)
+        outcome = replayed(trace, turning(0, buffer_bytes), run_on=NO_CACHE)
+        assert elapsed_ps(outcome) == HBM_PS + transfer_ps(written, HBM_MBPS)
+
+
+def test_each_gathered_write_takes_its_own_occupancy() -> None:
+    op_ps = 20_000
+    assert op_ps > lines_ps(1)
+    system = with_tier(turning(0, 3 * LINE), 0, occupancy_ps=(0, op_ps))
+    assert took_ps("ww", system) == HBM_PS
+    assert took_ps("www", system) == HBM_PS + 3 * op_ps
 
 
 def test_a_buffer_takes_a_write_beyond_a_link_in_too() -> None:
@@ -107,29 +176,40 @@ def test_a_buffer_takes_a_write_beyond_a_link_in_too() -> None:
     assert saved_ps == transfer_ps(64, TWO_TIERS.tiers[1].channel_mbps[1]) < PCIE_PS
 
 
-def test_the_next_kernel_meets_what_the_buffers_still_hold() -> None:
-    """Both engines: the fast one replays the two kernels apart."""
-    system = turning(TURN_PS, 1 << 20)
-    region = flat_region(0, 8, LINE)
-    writes = [Access(0, 0, 0, 0, True, 0, 1) for _ in range(900)]
-    launches = [
-        (kernel(0, tiles_in_flight=900, tile_bytes=LINE), columns(writes)),
-        (kernel(1, tile_bytes=LINE), columns([gathered([0], kernel=1)])),
-        (kernel(2, tile_bytes=LINE), columns([gathered([0], kernel=2)])),
-    ]
-    outcome = replayed(MemoryTrace((region,), launches), system, run_on=NO_CACHE)
-    first_ps, second_ps, third_ps = (elapsed_ps(outcome, i) for i in range(3))
-    assert first_ps == HBM_PS
-    assert first_ps + second_ps == transfer_ps(901 * LINE, HBM_MBPS) + TURN_PS + HBM_PS
-    assert third_ps == HBM_PS + transfer_ps(LINE, HBM_MBPS)
+# What is gathered when all is idle is forgotten
 
 
-def test_equal_kernels_after_full_and_empty_buffers_are_not_taken_for_equal() -> None:
-    system = turning(0, 1 << 20)
-    region = flat_region(0, 8, LINE)
-    launches = [
-        (kernel(i, tiles_in_flight=300, tile_bytes=LINE), columns([Access(i, 0, 0, 0, True, 0, 1)] * 300))
-        for i in range(4)
-    ]
-    outcome = replayed(MemoryTrace((region,), launches), system, run_on=NO_CACHE)
-    assert outcome.waiting_ps[0] > 4 * sum(transfer_ps(LINE * n, HBM_MBPS) for n in range(300))
+def writing(number: int, lanes: int, **changes: Any) -> tuple[Kernel, Accesses]:
+    launch = kernel(number, tiles_in_flight=64, tile_bytes=LINE, **changes)
+    return launch, columns([Access(number, 0, 0, 0, True, 0, 1)] * lanes)
+
+
+def times_ps(*launches: tuple[Kernel, Accesses]) -> list[int]:
+    """Time of each kernel from start to end, where four lanes fill a buffer."""
+    trace = MemoryTrace((flat_region(0, 8, LINE),), list(launches))
+    outcome = replayed(trace, turning(TURN_PS, 4 * LINE), run_on=NO_CACHE)
+    return [elapsed_ps(outcome, i) for i in range(len(launches))]
+
+
+def test_what_is_gathered_is_written_between_kernels() -> None:
+    """Both engines: the fast one replays the kernels apart, and equal ones once."""
+    full_ps = HBM_PS + lines_ps(4)
+    assert times_ps(writing(0, 3), writing(1, 1), writing(2, 3), writing(3, 4)) == [
+        HBM_PS, HBM_PS, HBM_PS, full_ps,
+    ]  # fmt: skip
+    assert times_ps(*(writing(i, 3) for i in range(4))) == [HBM_PS] * 4
+
+
+def test_a_kernel_that_overlaps_with_another_adds_to_what_that_has_gathered() -> None:
+    late = {"startup_ps": 1_000_000}
+    both = times_ps(writing(0, 3, drain_ps=10_000_000), writing(1, 1, stream=1, **late))
+    assert both[1] == 1_000_000 + HBM_PS + lines_ps(4)
+
+
+@pytest.mark.parametrize(("drain_ps", "kept"), [(0, False), (100_000_000, True)])
+def test_what_is_gathered_is_kept_as_long_as_a_kernel_before_runs(drain_ps: int, kept: bool) -> None:
+    """The third kernel waits for the first one alone; beside it the second has ended, or has not."""
+    first, third = writing(0, 3, drain_ps=5_000_000), writing(2, 1)
+    beside = kernel(1, stream=1, drain_ps=drain_ps), columns([])
+    took = times_ps(first, beside, third)[2]
+    assert took == HBM_PS + (lines_ps(4) if kept else 0)
