@@ -86,7 +86,7 @@ def lint(profile: Profile) -> list[Finding]:
     if not errors:
         system = build_system(profile)
         doubts += [*_of_cache(system), *_of_tiers(system), *_of_ports(system)]
-        doubts += [*_of_order(system), *_of_flights(system)]
+        doubts += [*_of_walks(system), *_of_order(system), *_of_flights(system)]
     return errors + [Finding("warning", *doubt) for doubt in doubts]
 
 
@@ -191,6 +191,19 @@ def _of_channel(tier: Tier) -> Iterator[Doubt]:
                 f"{format_time(tier.turnaround_ps)}; {burst} take {format_time(burst_ps)}",
             )
             return
+
+
+def _of_walks(system: System) -> Iterator[Doubt]:
+    """Levels of translation that even a stream, which looks up each page once, has to wait for."""
+    for number, tier in enumerate(system.tiers):
+        mbps, _ = path_bandwidth(system, 0, number)
+        for walk in tier.translation:
+            if walk.occupancy_ps * mbps > walk.page_bytes * MILLION:
+                pages = f"{_rate(mbps)} in pages of {format_bytes(walk.page_bytes)}"
+                needed = f"{mbps * MILLION // walk.page_bytes:,} look-ups a second"
+                level = f"the level that reaches {format_bytes(walk.reach_bytes)}"
+                found = f"a stream of {pages} needs {needed}; {level} has {10**12 // walk.occupancy_ps:,}"
+                yield f"tier.{tier.name}.translation", found
 
 
 def _of_translation(profile: Profile) -> Iterator[Doubt]:

@@ -4,9 +4,10 @@ A machine enters, a list of `Check` leaves: what a closed form over its numbers 
 of a pattern found. For every tier: streams of reads and writes reach the bandwidth of the path, or what
 the requests in flight allow by Little's law; a chase takes the idle latency and the transfers; random units
 are not faster than units in a row; storage at depth 1 is bound by its latency. For every copy engine: the
-set-up of a transfer, and the rate of large ones. Tiers are checked behind a cache that keeps nothing, so that
-all that is read comes out of them and all that is written goes there. Rates are slopes between two sizes, so
-that launches, ramps and ends do not count. Nothing here is measured: the model is checked against the file.
+set-up of a transfer, and the rate of large ones. Tiers are checked behind a cache that keeps nothing and
+without address translation, so that all that is read comes out of them and all that is written goes there.
+Rates are slopes between two sizes, so that launches, ramps and ends do not count. Nothing here is measured:
+the model is checked against the file.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def run(machine: str | Path | Profile | System, overrides: Sequence[str] = ()) -
 
 
 def _checks(system: System) -> Iterator[Check]:
-    system = replace(system, cache=replace(system.cache, capacity_bytes=1, soft_ppm=0))
+    system = _bare(system)
     copying = kernel.copy_engines(system)
     for initiator in range(len(system.initiators)):
         for tier in range(len(system.tiers)):
@@ -97,6 +98,12 @@ def _checks(system: System) -> Iterator[Check]:
                 yield from _of_copies(way)
             elif not initiator or not way.hops:  # of units beside a memory, that memory
                 yield from _of_loads(way)
+
+
+def _bare(system: System) -> System:
+    """A machine whose cache keeps nothing and whose pages are all at hand."""
+    cache = replace(system.cache, capacity_bytes=1, soft_ppm=0)
+    return replace(system, cache=cache, tiers=tuple(replace(t, translation=()) for t in system.tiers))
 
 
 def _of_loads(way: Way) -> Iterator[Check]:
@@ -138,9 +145,14 @@ def _reached(way: Way, what: str, expected: Expected, sizes: Sequence[int], time
 
 
 def _grid(way: Way, flight_bytes: int) -> dict[str, int]:
-    """A grid of one block a unit that has about `flight_bytes` in flight, if the units can have as many."""
+    """A grid of one block a unit that has about `flight_bytes` in flight, if the units can have as many.
+
+    So many units that their ports do not bind before the path does.
+    """
     block, room = way.span_bytes, way.runner.unit_outstanding_bytes
-    programs = min(way.runner.units, -(-flight_bytes // room))
+    port_mbps = 0 if way.hops else way.runner.port_mbps[way.write]
+    through = FLIGHTS * -(-path_of(way)[0] // port_mbps) if port_mbps else 1
+    programs = min(way.runner.units, max(through, -(-flight_bytes // room)))
     each = min(room, -(-flight_bytes // programs))
     tiles = min(65_536, -(-each // block) + 1)
     return {"programs": programs, "blocks_per_unit": 1, "block_bytes": block, "tiles_in_flight": tiles}

@@ -120,6 +120,26 @@ def test_levels_of_translation_grow(tmp_path, old, new, where, words):
 
 
 @pytest.mark.parametrize(
+    ("share", "words"), [(0.8, None), (0.9, "3.50 TB/s in all units; 'hbm' gives 3.60 TB/s")]
+)
+def test_ports_of_writes_are_held_against_writes(tmp_path, share, words):
+    slow = ("efficiency = 0.9\n", f"efficiency = 0.95\nwrite_efficiency = {share}\n")
+    warnings = found(tmp_path, slow, ('"128 B"\n', '"128 B"\nport_write = "35 GB/s"\n'))
+    assert [warning[2] for warning in warnings] == ([words] if words else [])
+
+
+def test_a_stream_must_not_wait_for_its_pages(tmp_path):
+    """52,583 MB/s in pages of 64 KiB are 802,352 a second."""
+    enough = changed(LEVELS, ("110000000", "802500"), ("40000000", "802000"))
+    assert found(tmp_path, text=SMALL + enough) == []
+    few = changed(enough, ("802500", "802200"))
+    ((_, where, words),) = found(tmp_path, text=SMALL + few)
+    assert where == "tier.host.translation"
+    needed = "a stream of 52.6 GB/s in pages of 65.5 kB needs 802,352 look-ups a second"
+    assert words == f"{needed}; the level that reaches 268 MB has 802,199"
+
+
+@pytest.mark.parametrize(
     ("keys", "where", "words"),
     [
         ("queue_depth = 385", "tier.host.queue_depth", "385; 386 pieces of 8,192 B are needed for the 52.6"),

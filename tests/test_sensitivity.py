@@ -33,7 +33,7 @@ from workloads.kernel_options import complete
 
 NOISE = 0.02  # a change the wrong way that does not count, as a share: requests meet in another order
 CLEAR = 10  # a change the right way that counts, in the largest the wrong way
-INFORMATIVE = {"cache.*.capacity"}  # keys whose number no output depends on
+INFORMATIVE: set[str] = set()  # keys whose number no output depends on
 
 
 @cache
@@ -91,6 +91,31 @@ def copies() -> tuple[MemoryTrace, frozenset[int]]:
     return pattern("stream", bytes=1 << 20, block_bytes=1 << 16, dma=True)
 
 
+def again(system: System) -> tuple[MemoryTrace, frozenset[int]]:
+    """Read twice: nearly as much as the cache holds with all its copies."""
+    held = system.cache.capacity_bytes // system.cache.copies * 9 // 10
+    return pattern("stream", bytes=held // 65_536 * 65_536, programs=1024, calls_per_launch=2)
+
+
+def overflowing(system: System) -> tuple[MemoryTrace, frozenset[int]]:
+    """Written: half as much again as the cache holds."""
+    return pattern(
+        "stream", bytes=system.cache.capacity_bytes * 3 // 2 // 65_536 * 65_536, programs=1024, write=True
+    )
+
+
+def far_loads() -> tuple[MemoryTrace, frozenset[int]]:
+    return pattern("chase", count=1000, span=8 << 30)
+
+
+def far_rows() -> tuple[MemoryTrace, frozenset[int]]:
+    return pattern("gather", count=8192, row_bytes=64, span=8 << 30, programs=256, block_bytes=2048)
+
+
+def moved_inside() -> tuple[MemoryTrace, frozenset[int]]:
+    return pattern("stream", bytes=8 << 20, block_bytes=1 << 19, dma=True)
+
+
 @cache
 def shared(rows: int, tiles: int) -> tuple[MemoryTrace, frozenset[int]]:
     """1,024 blocks read the same rows of 4 KiB: all but the first hit the cache."""
@@ -121,7 +146,7 @@ def outputs(
 
 def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, frozenset[int]], int, int]]:
     """Probes that exercise the number at `path`, each with who runs it and where its data lie."""
-    group, name, key = path.split(".")
+    group, name, *level, key = path.split(".")
     tiers = range(len(system.tiers))
     if group == "initiator":
         number = [runner.name for runner in system.initiators].index(name)
@@ -130,6 +155,8 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
         chosen = {
             "units": [(reads(), home), (copies(), home)],
             "unit_outstanding": [(one_block(), home), (one_block(), away)],
+            "port": [(reads(), home), (moved_inside(), home)],
+            "port_write": [(writes(), home), (moved_inside(), home)],
             "request": [(probe, tier) for probe in (reads(), one_block()) for tier in tiers],
             "bf16": [(arithmetic("bf16"), home)],
             "fp8": [(arithmetic("fp8"), home)],
@@ -137,8 +164,11 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
         }.get(key, [(copies(), home)])
         yield from ((probe, number, tier) for probe, tier in chosen)
     elif group == "cache":
-        yield shared(16, 16), 0, 0
-        yield shared(1, 1), 0, 0
+        for probe in (shared(16, 16), shared(1, 1), writes(), again(system)):
+            yield probe, 0, 0
+    elif level:
+        number = [tier.name for tier in system.tiers].index(name)
+        yield from ((probe, 0, number) for probe in (far_loads(), far_rows(), reads()))
     elif group == "tier":
         number = [tier.name for tier in system.tiers].index(name)
         chosen = {
@@ -149,6 +179,8 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
             "write_efficiency": [writes()],
             "write_iops": [writes(), stores()],
             "unit": [scraps()],
+            "turnaround": [moved_inside()],
+            "write_buffer": [overflowing(system)],
         }.get(key, [scattered(), reads(), one_block()])
         near = [i for i, routes in enumerate(system.routes) if not i or not routes[number]]
         yield from ((probe, initiator, number) for probe in chosen for initiator in near)
@@ -224,7 +256,7 @@ def written(folder: Path) -> Path:
 
 def spent(system: System, path: str, trace: Path) -> float:
     """Energy or cost that the number at `path` belongs to, of a copy between its tier and the first."""
-    group, name, key = path.split(".")
+    group, name, *_, key = path.split(".")
     far = name if group == "tier" else key if group == "cost" else ""
     for tier, each in enumerate(system.tiers):
         if far in ("", each.name):
@@ -265,7 +297,7 @@ def test_every_number_changes_an_output_the_way_that_its_key_declares(name, tmp_
 
 def test_the_keys_that_only_inform_are_those_that_are_known():
     found = {
-        f"{path.split('.')[0]}.*.{path.split('.')[2]}"
+        f"{path.split('.')[0]}.*.{path.split('.')[-1]}"
         for name in machine_names()
         for path, effect in load_machine(name).effects().items()
         if effect == "informative"
