@@ -12,17 +12,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from memsim.fast import localize, no_channels, replay_segment
+from memsim.fast import localize, replay_segment
 from memsim.fast_pack import pack_hardware
 from memsim.fast_state import END_PS, READY_PS
 from memsim.options import ReplayOptions
-from memsim.program import Program, build_program
+from memsim.program import Plan, Program, build_program, home_of
 from memsim.rules import ROW_BYTES, TIER, Memory
 from memsim.segments import Segment, split
 from memsim.system import Hop, System
 from memsim.trace import Accesses, Kernel, Trace
 
 TENFOLD = 10
+_OF_PLACES = (  # variants of tiers and links
+    "bandwidth", "operations", "turnaround", "translation", "write buffer", "queue depth", "tags",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,26 +47,41 @@ class Variant:
 
 
 def find_bounds(
-    trace: Trace, system: System, memory: Memory, options: ReplayOptions, longest: Mapping[str, int]
+    trace: Trace,
+    system: System,
+    memory: Memory,
+    options: ReplayOptions,
+    longest: Mapping[str, int],
+    plan: Plan | None = None,
 ) -> dict[str, Bound]:
-    """Bound of each family. longest: family -> id of its longest kernel."""
+    """Bound of each family. longest: family -> id of its longest kernel; plan: see build_program."""
     family_of = {kernel: family for family, kernel in longest.items()}
     bounds: dict[str, Bound] = {}
     for segment in split(trace.kernels()):
         places = {family_of[k.id]: i for i, (k, _) in enumerate(segment.launches) if k.id in family_of}
         if places:
-            bounds |= _bounds_of_segment(segment, places, system, memory, options)
+            bounds |= _bounds_of_segment(segment, places, system, memory, options, plan)
+        elif plan is not None:  # what these kernels leave behind
+            for kernel, accesses in segment.launches:
+                plan.shares(kernel, accesses, home_of(kernel, options.run_on))
         if len(bounds) == len(longest):
             break
     return bounds
 
 
 def _bounds_of_segment(
-    segment: Segment, places: Mapping[str, int], system: System, memory: Memory, options: ReplayOptions
+    segment: Segment,
+    places: Mapping[str, int],
+    system: System,
+    memory: Memory,
+    options: ReplayOptions,
+    plan: Plan | None,
 ) -> dict[str, Bound]:
     row_bytes = memory.regions[:, ROW_BYTES]
     no_graph = [False] * len(segment.launches)  # a step's launch is no part of a kernel's own time
-    program = build_program(segment.launches, segment.waits, no_graph, system, row_bytes, options.run_on)
+    program = build_program(
+        segment.launches, segment.waits, no_graph, system, row_bytes, options.run_on, plan
+    )
     _, program, local = localize(program, memory)
     serial = np.array([reduces_one_by_one(kernel, accesses) for kernel, accesses in segment.launches])
     base_ps = _kernel_times_ps(Variant("", system, program), local, options)
@@ -91,7 +109,7 @@ def reduces_one_by_one(kernel: Kernel, accesses: Accesses) -> bool:
 
 def _kernel_times_ps(variant: Variant, memory: Memory, options: ReplayOptions) -> np.ndarray:
     hardware = pack_hardware(variant.system, options)
-    times = replay_segment(hardware, variant.program, memory, variant.system, no_channels()).kernels
+    times = replay_segment(hardware, variant.program, memory, variant.system).kernels
     took_ps: np.ndarray = times[:, END_PS] - times[:, READY_PS]
     return took_ps
 
@@ -103,7 +121,7 @@ def idle_resources(system: System, program: Program, memory: Memory) -> set[str]
     links = {hop.link for runner in runners for tier in tiers for hop in system.routes[runner][tier]}
     idle = [tier.name for number, tier in enumerate(system.tiers) if number not in tiers]
     idle += [link.name for number, link in enumerate(system.links) if number not in links]
-    return {f"{name} {what}" for name in idle for what in ("bandwidth", "operations", "queue depth", "tags")}
+    return {f"{name} {what}" for name in idle for what in _OF_PLACES}
 
 
 def variants(system: System, program: Program, serial: np.ndarray) -> Iterator[Variant]:
@@ -137,13 +155,25 @@ def _tier_variants(system: System) -> Iterator[tuple[str, System]]:
         better = {"bandwidth": replace(tier, channel_mbps=_tenfold(tier.channel_mbps))}
         if any(tier.occupancy_ps):
             better["operations"] = replace(tier, occupancy_ps=_tenth_pair(tier.occupancy_ps))
+        if tier.turnaround_ps:
+            better["turnaround"] = replace(tier, turnaround_ps=tier.turnaround_ps // TENFOLD)
+        if any(walk.occupancy_ps for walk in tier.translation):
+            walks = tuple(replace(w, occupancy_ps=w.occupancy_ps // TENFOLD) for w in tier.translation)
+            better["translation"] = replace(tier, translation=walks)
+        if tier.write_buffer_bytes:
+            better["write buffer"] = replace(tier, write_buffer_bytes=tier.write_buffer_bytes * TENFOLD)
         if tier.queue_depth:
             better["queue depth"] = replace(tier, queue_depth=tier.queue_depth * TENFOLD)
         for resource, one in better.items():
             tiers = (*system.tiers[:number], one, *system.tiers[number + 1 :])
             yield f"{tier.name} {resource}", replace(system, tiers=tiers)
-    cache = replace(system.cache, mbps=_tenfold(system.cache.mbps))
-    yield f"{system.cache.name} bandwidth", replace(system, cache=cache)
+    read_mbps, write_mbps = system.cache.mbps
+    caches = {
+        "write bandwidth": replace(system.cache, mbps=(read_mbps, write_mbps * TENFOLD)),
+        "bandwidth": replace(system.cache, mbps=_tenfold(system.cache.mbps)),
+    }
+    for resource, cache in caches.items():
+        yield f"{system.cache.name} {resource}", replace(system, cache=cache)
 
 
 def _link_variants(system: System) -> Iterator[tuple[str, System]]:
@@ -165,6 +195,8 @@ def _quicker(system: System) -> System:
                 tier,
                 latency_ps=_tenth_pair(tier.latency_ps, least_ps=1),
                 tail=tuple((slowest, extra_ps // TENFOLD) for slowest, extra_ps in tier.tail),
+                loaded=tuple((load, extra_ps // TENFOLD) for load, extra_ps in tier.loaded),
+                translation=tuple(replace(w, latency_ps=w.latency_ps // TENFOLD) for w in tier.translation),
             )
             for tier in system.tiers
         ),

@@ -23,7 +23,7 @@ from memsim.jit import is_compiled, mark_compiled
 from memsim.limits import check_times
 from memsim.options import ReplayOptions
 from memsim.progress import Progress
-from memsim.program import UNIT_SHARES, Program, build_program
+from memsim.program import UNIT_SHARES, Plan, Program, build_program
 from memsim.result import LATENCY_BUCKETS, Outcome, empty_outcome
 from memsim.rules import (  # fmt: skip
     GATHER_AT, MOST_WAITED_PS, PIECE_AT, REGION, ROW_BYTES, ROWS, SHARE_AT, STRIDE, TIER, TILE_ROWS, Memory,
@@ -45,8 +45,9 @@ def run(
     memory: Memory,
     options: ReplayOptions,
     progress: Progress | None = None,
+    plan: Plan | None = None,
 ) -> Outcome:
-    """Replay a trace. progress(kernels ended, kernels) is called as they end."""
+    """Replay a trace. progress(kernels ended, kernels) is called as they end; plan: see build_program."""
     if not is_compiled():
         print("memsim: compiling the engine, once after an install (10 to 20 s) ...", file=sys.stderr)
     hardware = pack_hardware(system, options)
@@ -57,7 +58,7 @@ def run(
     for segment in split(trace.kernels()):
         program = build_program(
             segment.launches, segment.waits, segment.new_step, system, memory.regions[:, ROW_BYTES],
-            options.run_on,
+            options.run_on, plan,
         )  # fmt: skip
         check_times(program, memory, system, options.quantum_bytes, begin_ps)
         regions, program, local = localize(program, memory)
@@ -136,9 +137,16 @@ def _pick(offsets: np.ndarray, owners: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def replay_segment(
-    hardware: Hardware, program: Program, memory: Memory, system: System, busy: np.ndarray
+    hardware: Hardware,
+    program: Program,
+    memory: Memory,
+    system: System,
+    busy: np.ndarray | None = None,
 ) -> Counts:
-    """Replay one segment from time 0 on a machine that is idle but for channels that still write."""
+    """Replay one segment from time 0 on a machine that is idle but for channels that still write.
+
+    busy  see Counts.busy; None: all are idle
+    """
     slots, most = most_alive(program, system)
     work = pack_work(program, system)
     shift = bucket_shift(system, int(hardware.sizes[QUANTUM_BYTES]), program, memory)
@@ -146,7 +154,8 @@ def replay_segment(
     while requests <= _MOST_REQUESTS:
         counts = empty_counts(len(program.launch_ps), len(memory.regions) - 1, system)
         state = fresh_state(hardware, work, slots, most, requests, shift)
-        state.servers[busy[:, 0]] = busy[:, 1:]
+        if busy is not None:
+            state.servers[busy[:, 0]] = busy[:, 1:]
         status = fast_loop.PAUSED
         while status == fast_loop.PAUSED:  # here Ctrl-C is heard
             status = fast_loop.run(hardware, work, memory, state, counts)
@@ -178,8 +187,9 @@ def empty_counts(kernels: int, regions: int, system: System) -> Counts:
         kernels=times,
         kernel_moved=np.zeros((kernels, places, 2), np.int64),
         ledger=np.zeros((regions, len(system.tiers) + 1, 4), np.int64),
+        written_back=np.zeros(len(system.tiers), np.int64),
         wire_bytes=np.zeros((links, 2), np.int64),
-        waiting_ps=np.zeros(places + links + 2, np.int64),
+        waiting_ps=np.zeros(places + links + 2 + len(system.tiers), np.int64),
         latency=np.zeros((len(system.tiers) + 1, LATENCY_BUCKETS), np.int64),
         busy=no_channels(),
     )
@@ -240,11 +250,14 @@ def add_segment(total: Outcome, counts: Counts, first: int, regions: np.ndarray,
     total.issued[regions] += counts.ledger[:, :, ISSUED : ISSUED + 2]
     total.moved[regions] += counts.ledger[:, :, MOVED : MOVED + 2]
     places, links = len(total.waiting_ps), len(total.tags_waiting_ps)
+    total.written_back[:] += counts.written_back
     total.wire_bytes[:] += counts.wire_bytes
     _add_waiting(total.waiting_ps, counts.waiting_ps[:places])
     _add_waiting(total.tags_waiting_ps, counts.waiting_ps[places : places + links])
-    _add_waiting(total.units_waiting_ps, counts.waiting_ps[-2:-1])
-    _add_waiting(total.ports_waiting_ps, counts.waiting_ps[-1:])
+    rest_ps = counts.waiting_ps[places + links :]
+    _add_waiting(total.units_waiting_ps, rest_ps[:1])
+    _add_waiting(total.ports_waiting_ps, rest_ps[1:2])
+    _add_waiting(total.walks_waiting_ps, rest_ps[2:])
     total.latency[:] += counts.latency
 
 

@@ -11,9 +11,9 @@ from memsim.fast_route import travel
 from memsim.fast_state import (  # fmt: skip
     BLOCK, BLOCK_AT, BLOCK_END, DRAIN_PS, END_PS, FIRST_KERNEL, FIRST_UNIT, FREE_SLOT, FREE_SLOTS, GIVE,
     IN_HEAPS, ISSUE, KERNEL, LAST_UNIT, LAUNCH_PS, LEFT, MOST_TILES, NEXT_BLOCK, NEXT_KERNEL, NONE, ON_UNIT,
-    OP, READY_PS, SHARES, START, STARTUP_PS, START_PS, TILE, TO_PLACE, WAIT_AT, WORKED,
+    OP, READY_PS, SHARES, START, STARTUP_PS, START_PS, TILE, TO_PLACE, WAIT_AT, WINDOW_AT_PS, WORKED,
 )
-from memsim.fast_tile import FULL, ask, end_tile, give_back
+from memsim.fast_tile import FULL, ask, end_tile, give_back, walk
 from memsim.jit import inner, jit
 
 DONE, PAUSED, MORE_REQUESTS, STUCK = range(4)
@@ -46,7 +46,18 @@ def make_ready(prog, st, out, now_ps):
         if st.kernels[prog.wait_for[i], LEFT] > 0:
             return
     out.kernels[kernel, READY_PS] = now_ps
+    forget_loads(st, kernel, now_ps)
     post(st, START, now_ps + prog.kernels[kernel, LAUNCH_PS], kernel, 0, kernel)
+
+
+@inner
+def forget_loads(st, kernel, now_ps):
+    """Begin to measure the loads of tiers anew if all kernels before this one have ended."""
+    for before in range(kernel):
+        if st.kernels[before, LEFT] > 0:
+            return
+    st.loads[:] = 0
+    st.loads[:, WINDOW_AT_PS] = now_ps
 
 
 @inner
@@ -135,6 +146,8 @@ def issue(hw, prog, memory, st, out, item, now_ps):
             request = ask(hw, prog, memory, st, out, -1 - item, now_ps)
             if request < 0:
                 return request != FULL
+            if walk(hw, prog, st, out, -1 - item, request, now_ps):
+                continue
         travel(hw, prog, st, out, request, now_ps)
         if item >= 0:
             return True

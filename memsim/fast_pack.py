@@ -1,7 +1,7 @@
 """A machine and a program as the tables of the compiled loop (see fast_state).
 
-Servers: the channels of all tiers, the cache, two directions of each link, two of each unit's port, the units
-(their arithmetic). Pools: the units, four
+Servers: the channels of all tiers, the cache, two directions of each link, two walkers of each tier, two
+directions of each unit's port, the units (their arithmetic). Pools: the units, four
 of each link (tags and credits of routes that cross it outward from its first node, then of those that do
 from its second), the queues of all tiers.
 """
@@ -18,7 +18,7 @@ from memsim.options import ReplayOptions
 from memsim.program import Program
 from memsim.result import WRITE
 from memsim.rules import buffered_ps, channel_steps
-from memsim.system import Cache, Hop, System, Tier
+from memsim.system import Cache, Hop, System, Tier, Walk
 
 _NO_LIMIT = 1 << 60
 _WHOLE = 1 << 62  # interleave of the cache: it serves requests in one piece
@@ -32,7 +32,11 @@ def pack_hardware(system: System, options: ReplayOptions) -> Hardware:
     tiers, links = len(system.tiers), len(system.links)
     routes = [[*by_tier, ()] for by_tier in system.routes]  # no link leads to the cache
     numbered = [(i, route) for i, by_tier in enumerate(routes) for route in by_tier]
-    curves = [*(link.efficiency for link in system.links), *(tier.tail for tier in system.tiers)]
+    curves = [
+        *(link.efficiency for link in system.links),
+        *(tier.tail for tier in system.tiers),
+        *(tier.loaded for tier in system.tiers),
+    ]
     curve_at = _starts([len(curve) for curve in curves])
     hops = [
         _hop(system, i, hop, curve_at, tier.commanded)
@@ -44,7 +48,7 @@ def pack_hardware(system: System, options: ReplayOptions) -> Hardware:
         sizes=np.array([units, options.quantum_bytes, tiers + 1, links, options.seed], np.int64),
         tiers=_tiers(system, curve_at[links:]),
         routes=np.array(_starts([len(route) for _, route in numbered]), np.int64),
-        largest=np.array(_largest(system, options.quantum_bytes), np.int64),
+        paths=np.array(_paths(system, options.quantum_bytes), np.int64),
         hops=np.array(hops, np.int64).reshape(-1, HOP_COLUMNS),
         curves=np.array([point for curve in curves for point in curve], np.int64).reshape(-1, 2),
         pools=_pools(system),
@@ -52,16 +56,18 @@ def pack_hardware(system: System, options: ReplayOptions) -> Hardware:
     )
 
 
-def _largest(system: System, quantum_bytes: int) -> list[tuple[int, int]]:
-    """Hardware.largest; hits of the cache are cut at the quantum."""
+def _paths(system: System, quantum_bytes: int) -> list[tuple[int, int, int, int]]:
+    """Hardware.paths; hits of the cache are cut at the quantum."""
     rows = []
     for initiator in range(len(system.initiators)):
         for tier in range(len(system.tiers)):
             read, write = (
                 system.largest_request(initiator, tier, way, quantum_bytes) for way in (False, True)
             )
-            rows.append((read, write))
-        rows.append((quantum_bytes, quantum_bytes))
+            first = initiator == 0
+            cached, walked = first and not system.routes[0][tier], first and system.tiers[tier].translation
+            rows.append((read, write, int(cached), len(walked) if walked else 0))
+        rows.append((quantum_bytes, quantum_bytes, 0, 0))
     return rows
 
 
@@ -70,13 +76,17 @@ def _starts(counts: Sequence[int]) -> list[int]:
     return list(accumulate(counts, initial=0))
 
 
-def _tiers(system: System, tail_at: Sequence[int]) -> Int64s:
-    """Hardware.tiers."""
+def _tiers(system: System, curve_at: Sequence[int]) -> Int64s:
+    """Hardware.tiers; curve_at: where their tails begin, then their loaded latencies."""
+    tiers = len(system.tiers)
     units = sum(initiator.units for initiator in system.initiators)
     first_queue = units + 4 * len(system.links)
     server_at = _starts([tier.channels for tier in system.tiers])
     rows = [
-        _tier(tier, server_at[i], first_queue + i if tier.queue_depth else NONE, tail_at[i], tail_at[i + 1])
+        _tier(
+            tier, server_at[i], first_queue + i if tier.queue_depth else NONE, curve_at[i : i + 2],
+            curve_at[tiers + i : tiers + i + 2], server_at[-1] + 1 + 2 * (len(system.links) + i),
+        )
         for i, tier in enumerate(system.tiers)
     ]
     rows.append(_cache(system.cache, server_at[-1]))
@@ -84,22 +94,27 @@ def _tiers(system: System, tail_at: Sequence[int]) -> Int64s:
     return np.array(rows, np.int64)
 
 
-def _tier(tier: Tier, server: int, queue: int, tail_at: int, tail_end: int) -> list[int]:
+def _tier(
+    tier: Tier, server: int, queue: int, tail: Sequence[int], loaded: Sequence[int], walker: int
+) -> list[int]:
+    walks = [*tier.translation, *[Walk(0, 1, 0, 0)] * 2][:2]
     services = [divmod(tier.interleave_bytes * 1_000_000, mbps) for mbps in tier.channel_mbps]
     pieces = [
         (least_ps, 0) if whole_ps < least_ps else (whole_ps, rest)  # rules.piece_service_ps
         for (whole_ps, rest), least_ps in zip(services, tier.occupancy_ps, strict=True)
     ]
     return [
-        server, tier.channels, tier.interleave_bytes, tier.unit_bytes, queue, tail_at, tail_end,
+        server, tier.channels, tier.interleave_bytes, tier.unit_bytes, queue, *tail,
         tier.turnaround_ps, int(buffered_ps(tier.write_buffer_bytes, tier.channel_mbps[WRITE])),
+        *loaded, walker,
         *tier.channel_mbps, *tier.latency_ps, *tier.occupancy_ps,
         pieces[0][0], pieces[1][0], pieces[0][1], pieces[1][1],
+        *(walk.latency_ps for walk in walks), *(walk.occupancy_ps for walk in walks),
     ]  # fmt: skip
 
 
 def _cache(cache: Cache, server: int) -> list[int]:
-    return [server, 1, _WHOLE, 1, NONE, 0, 0, 0, 0, *cache.mbps, *[cache.latency_ps] * 2, *[0] * 6]
+    return [server, 1, _WHOLE, 1, NONE, *[0] * 7, *cache.mbps, *[cache.latency_ps] * 2, *[0] * 10]
 
 
 def _hop(system: System, initiator: int, hop: Hop, curve_at: Sequence[int], commanded: bool) -> list[int]:

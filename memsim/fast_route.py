@@ -5,16 +5,17 @@ from __future__ import annotations
 from memsim.fast_pool import pay
 from memsim.fast_queue import schedule
 from memsim.fast_state import (  # fmt: skip
-    BLOCK_AT, BUFFERED_PS, CHANNELS, DIGEST, DRAWN, HEADER, HOP_MBPS, HOP_PS, HOP_SERVER, INTERLEAVE, KERNEL,
-    LATENCY_PS, LINK, MBPS, NONE, OCCUPANCY_PS, OUTWARD, PACKET, PIECE_PS, PIECE_REST, POINTS_AT, POINTS_END,
-    POOL, QUEUE, RATE, REST, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PARTS, R_PASSED_PS,
-    R_POOL, R_ROUTE, R_SLOT, R_TRANSFER, R_STEP, R_TIER, R_WRITE, SEED, SERVER_AT, SETTLED, START_PS,
-    TAIL_AT, TAIL_END, TIERS, TURNAROUND_PS, UNIT, WAY, WHOLE_PS,
+    LAST_WORK_PS, LOADED_AT, LOADED_END, WINDOW_AT_PS, WORK_PS, BLOCK_AT, BUFFERED_PS, CHANNELS, DIGEST,
+    DRAWN, HEADER, HOP_MBPS, HOP_PS, HOP_SERVER, INTERLEAVE, KERNEL, LATENCY_PS, LINK, MBPS, NONE,
+    OCCUPANCY_PS, OUTWARD, PACKET, PIECE_PS, PIECE_REST, POINTS_AT, POINTS_END, POOL, QUEUE, RATE, REST,
+    R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PARTS, R_PASSED_PS, R_POOL, R_PUSHES,
+    R_ROUTE, R_SLOT, R_TRANSFER, R_STEP, R_TIER, R_WRITE, SEED, SERVER_AT, SETTLED, START_PS, TAIL_AT,
+    TAIL_END, TIERS, TURNAROUND_PS, UNIT, WAY, WHOLE_PS,
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
-    added, digest_term, latency_bucket, operation_bytes, packets, piece_bytes, piece_service_ps, pieces_of,
-    rounded_bytes, service_ps, stretched, stripe_order, tail_ps, transfer_share,
+    WINDOW_PS, loaded_ps, added, digest_term, latency_bucket, operation_bytes, packets, piece_bytes,
+    piece_service_ps, pieces_of, rounded_bytes, service_ps, stretched, stripe_order, tail_ps, transfer_share,
 )
 
 WAITS = 0  # instead of when its next event is due: a request stands in line
@@ -73,7 +74,7 @@ def book_piece(servers, i, now_ps, service, rate, write, turnaround_ps):
 
 @inner
 def book_pieces(hw, st, out, tier, write, request, now_ps):
-    """Book the pieces of a request at a tier or the cache; returns when the last one ends.
+    """Book the pieces of a request at a tier or the cache; returns when the last one ends, or is accepted.
 
     Pieces go round the channels of a stripe, so rules.channel_of need not be asked for each.
     """
@@ -111,17 +112,34 @@ def book_pieces(hw, st, out, tier, write, request, now_ps):
         offset += nbytes
         left -= nbytes
     out.waiting_ps[tier] = added(out.waiting_ps[tier], waiting_ps)
+    if write:
+        end_ps = max(now_ps, end_ps - hw.tiers[tier, BUFFERED_PS])
     return end_ps
 
 
 @inner
-def serve(hw, st, out, request, now_ps):
-    """Book a request at its tier or the cache; returns when it has been served, or a write accepted."""
-    tier, write = st.requests[request, R_TIER], st.requests[request, R_WRITE]
-    end_ps = book_pieces(hw, st, out, tier, write, request, now_ps)
-    if write:
-        end_ps = max(now_ps, end_ps - hw.tiers[tier, BUFFERED_PS])
-    return end_ps + hw.tiers[tier, LATENCY_PS + write]
+def load_ps(hw, st, tier, nbytes, write, now_ps):
+    """Count bytes that arrive at a tier; returns what its load makes a request take more (see rules)."""
+    first, end = hw.tiers[tier, LOADED_AT], hw.tiers[tier, LOADED_END]
+    if first == end:
+        return 0
+    loads = st.loads
+    windows = (now_ps - loads[tier, WINDOW_AT_PS]) // WINDOW_PS
+    if windows > 0:
+        loads[tier, LAST_WORK_PS] = loads[tier, WORK_PS] if windows == 1 else 0
+        loads[tier, WINDOW_AT_PS] += windows * WINDOW_PS
+        loads[tier, WORK_PS] = 0
+    loads[tier, WORK_PS] += service_ps(nbytes, hw.tiers[tier, MBPS + write])[0]
+    return loaded_ps(hw.curves, first, end, loads[tier, LAST_WORK_PS])
+
+
+@inner
+def push_out(hw, st, out, request, now_ps):
+    """Write the dirty lines that a request pushes out; returns when their tier has accepted them."""
+    tier = st.requests[request, R_PUSHES]
+    offset, nbytes = st.requests[request, R_OFFSET], st.requests[request, R_BYTES]
+    load_ps(hw, st, tier, rounded_bytes(offset, nbytes, hw.tiers[tier, UNIT]), 1, now_ps)
+    return book_pieces(hw, st, out, tier, 1, request, now_ps)
 
 
 @inner
@@ -189,13 +207,17 @@ def visit(hw, prog, st, out, request, hops, now_ps):
         if not pay(st, request, queue, now_ps):
             return WAITS
     rq[request, R_POOL] = queue
-    served_ps = serve(hw, st, out, request, now_ps)
+    write = rq[request, R_WRITE]
+    served_ps = book_pieces(hw, st, out, tier, write, request, now_ps) + hw.tiers[tier, LATENCY_PS + write]
+    served_ps += load_ps(hw, st, tier, rq[request, R_MOVED], write, now_ps)
     first, end = hw.tiers[tier, TAIL_AT], hw.tiers[tier, TAIL_END]
     if first < end:
         kernel = st.slots[rq[request, R_SLOT], KERNEL]
         block = rq[request, R_BLOCK] - prog.kernels[kernel, BLOCK_AT]
         drawn, number = prog.kernels[kernel, DRAWN], rq[request, R_NUMBER]
         served_ps += tail_ps(hw.curves, first, end, hw.sizes[SEED], drawn, block, number)
+    if rq[request, R_PUSHES] != NONE:
+        served_ps = max(served_ps, push_out(hw, st, out, request, now_ps))
     return 2 * max(served_ps, rq[request, R_PASSED_PS]) + (hops > 0 and queue == NONE)
 
 

@@ -20,12 +20,16 @@ NONE = -1
 
 # Hardware.sizes
 UNITS, QUANTUM_BYTES, TIERS, LINKS, SEED = range(5)  # TIERS counts the cache, which is the last
-# Hardware.tiers. QUEUE is a pool or NONE; the tail is a range of Hardware.curves. The columns after it are
-# pairs, + 0 for reads and + 1 for writes: rate of a channel, latency, occupancy, and the service of a whole
-# piece (rules.piece_service_ps of INTERLEAVE), to save the division
+# Hardware.tiers. QUEUE is a pool or NONE; the tail and the loaded latencies are ranges of Hardware.curves,
+# WALKER_AT two servers. The last columns are pairs, + 0 for reads and + 1 for writes: rate of a channel,
+# latency, occupancy, and the service of a whole piece (rules.piece_service_ps of INTERLEAVE), to save the
+# division; then, of the two levels of translation, latency and occupancy
 SERVER_AT, CHANNELS, INTERLEAVE, UNIT, QUEUE, TAIL_AT, TAIL_END, TURNAROUND_PS, BUFFERED_PS = range(9)
-MBPS, LATENCY_PS, OCCUPANCY_PS, PIECE_PS, PIECE_REST = range(9, 19, 2)
-TIER_COLUMNS = 19
+LOADED_AT, LOADED_END, WALKER_AT = range(9, 12)
+MBPS, LATENCY_PS, OCCUPANCY_PS, PIECE_PS, PIECE_REST, WALK_PS, WALKER_PS = range(12, 26, 2)
+TIER_COLUMNS = 26
+# Hardware.paths: largest requests (a pair), whether the cache is in front of the tier, levels of translation
+LARGEST_BYTES, IN_CACHE, LEVELS = 0, 2, 3
 # Hardware.hops: a link as one initiator's route to one tier crosses it. PACKET is the data of a packet, POOL
 # the tags of reads (+ 1: the credits of writes), OUTWARD the direction of the link (see system.Link) that
 # leads away from the initiator; POINTS_AT and POINTS_END a range of Hardware.curves; HOP_SERVER and
@@ -58,24 +62,26 @@ LEFT, NEXT_BLOCK = range(2)
 # next request; TO_WORK is the next tile to be booked in order, WORKED_PS the end of the last one booked;
 # PAID says (0 / 1) whether its unit has lent the bytes of the next request, NEED those it waits for; WAITS
 # whether it waits for a tile to end; NEXT continues a queue; FREE_SLOT is the stack of unused slots,
-# FREE_TILES the height of the slot's stack of places for tiles that were used before.
+# FREE_TILES the height of the slot's stack of places for tiles that were used before. OF_OP numbers the next
+# request among those of its op.
 (
     KERNEL, ON_UNIT, BLOCK, OP, OP_ROW, ROW, ROW_END, SECOND, SPAN_TIER, SPAN_OFFSET, TRANSFER, LARGEST,
     SPAN_LEFT, REQUEST, TILES, OUTSTANDING, TILE, TO_WORK, WORKED_PS, WAITS, PAID, NEED, SINCE_PS, NEXT,
-    FREE_TILES, FREE_SLOT,
-) = range(26)  # fmt: skip
-SLOT_COLUMNS = 26
+    FREE_TILES, OF_OP, FREE_SLOT,
+) = range(27)  # fmt: skip
+SLOT_COLUMNS = 27
 # State.tiles: requests still out (one more while the tile is open), number, arithmetic, stack of unused
 TILE_LEFT, TILE_NUMBER, TILE_FLOPS, TILE_FREE = range(4)
 # State.requests. R_BLOCK is its slot's BLOCK; R_STEP counts the hops behind it, with the tier as one: out,
 # tier, back; it is SETTLED when its completion is known. R_PARTS are its packets at this hop, or its pieces
 # at the tier; R_PAID says whether it has taken their credits and not gone on yet, R_POOL is the pool that
-# gets them back in its next event of phase 0, or NONE; R_PASSED_PS is when it may be complete at the earliest
+# gets them back in its next event of phase 0, or NONE; R_PASSED_PS is when it may be complete at the
+# earliest, R_PUSHES the tier that it pushes dirty lines out to, or NONE
 (
     R_SLOT, R_BLOCK, R_NUMBER, R_TILE, R_TIER, R_OFFSET, R_BYTES, R_MOVED, R_WRITE, R_TRANSFER, R_ISSUE_PS,
-    R_ROUTE, R_STEP, R_PARTS, R_PAID, R_POOL, R_PASSED_PS,
-) = range(17)  # fmt: skip
-REQUEST_COLUMNS = 17
+    R_ROUTE, R_STEP, R_PARTS, R_PAID, R_POOL, R_PASSED_PS, R_PUSHES,
+) = range(18)  # fmt: skip
+REQUEST_COLUMNS = 18
 SETTLED = -1
 # State.wheel: first and last request of a bucket
 FIRST, LAST = range(2)
@@ -91,6 +97,8 @@ DUE, EARLIER, LATER = range(3)
     SHIFT, IN_HEAPS,
 ) = range(11)  # fmt: skip
 BUCKETS = 1 << 14
+# State.loads: begin of a tier's window, work that arrived in it, the same of the window before
+WINDOW_AT_PS, WORK_PS, LAST_WORK_PS = range(3)
 # Heaps, in the order of their phases inside an instant
 GIVE, WORKED, BLOCK_END, START, ISSUE = range(5)
 HEAPS = 5
@@ -103,9 +111,9 @@ class Hardware(NamedTuple):
     """The machine.
 
     sizes   int64[5]
-    tiers   int64[T + 2, 19]  the cache last, one row more to end the lists
+    tiers   int64[T + 2, 26]  the cache last, one row more to end the lists
     routes  int64[I * (T + 1) + 1]  first hop of the route of each initiator to each tier
-    largest int64[I * (T + 1), 2]   largest request of each route, a read and a write [bytes]
+    paths   int64[I * (T + 1), 4]   what else is to be known of each route
     hops    int64[m, 12]      hops of all routes, the initiator's first
     curves  int64[n, 2]       efficiency of links by size, and tails of tiers (see rules)
     pools   int64[P, 5]       every pool when it is full
@@ -115,7 +123,7 @@ class Hardware(NamedTuple):
     sizes: np.ndarray
     tiers: np.ndarray
     routes: np.ndarray
-    largest: np.ndarray
+    paths: np.ndarray
     hops: np.ndarray
     curves: np.ndarray
     pools: np.ndarray
@@ -134,13 +142,14 @@ class Work(NamedTuple):
 
 class Counts(NamedTuple):
     """What is counted (see result.Outcome): kernels int64[K, 5], kernel_moved [K, places, 2], ledger
-    [R, T + 1, 4], wire_bytes [L, 2], waiting_ps [places + L + 2] (places, pools of links, units, ports),
-    latency; busy [n, 5]: channels that still serve accepted writes when all kernels have ended, their numbers
-    and rows of State.servers, from that end on."""
+    [R, T + 1, 4], written_back [T], wire_bytes [L, 2], waiting_ps [places + L + 2 + T] (places, pools of
+    links, units, ports, walkers), latency; busy [n, 5]: channels that still serve accepted writes when all
+    kernels have ended, their numbers and rows of State.servers, from that end on."""
 
     kernels: np.ndarray
     kernel_moved: np.ndarray
     ledger: np.ndarray
+    written_back: np.ndarray
     wire_bytes: np.ndarray
     waiting_ps: np.ndarray
     latency: np.ndarray
@@ -150,7 +159,7 @@ class Counts(NamedTuple):
 class State(NamedTuple):
     """Everything that changes. heap: int64[HEAPS, n, 4]; wheel: int64[BUCKETS, 2];
     spokes: int64[requests, 3], apart from the requests to stay in the nearest cache; room: free
-    shares of each unit."""
+    shares of each unit; loads: int64[T + 1, 3]."""
 
     servers: np.ndarray
     pools: np.ndarray
@@ -163,6 +172,7 @@ class State(NamedTuple):
     wheel: np.ndarray
     spokes: np.ndarray
     room: np.ndarray
+    loads: np.ndarray
     sizes: np.ndarray
 
 
@@ -174,8 +184,9 @@ def fresh_state(hardware: Hardware, work: Work, slots: int, most: int, requests:
     """
     units, links = hardware.sizes[UNITS], hardware.sizes[LINKS]
     kernels = len(work.kernels) - 1
-    channels = hardware.tiers[hardware.sizes[TIERS], SERVER_AT]  # and the cache
-    servers = np.zeros((channels + 2 * links + 3 * units, 4), np.int64)
+    tiers = hardware.sizes[TIERS]
+    channels = hardware.tiers[tiers, SERVER_AT]  # and the cache
+    servers = np.zeros((channels + 2 * links + 2 * (tiers - 1) + 3 * units, 4), np.int64)
     servers[:, RATE] = 1
     progress = np.empty((kernels, 2), np.int64)
     progress[:, LEFT] = work.kernels[1:, BLOCK_AT] - work.kernels[:-1, BLOCK_AT]
@@ -198,5 +209,6 @@ def fresh_state(hardware: Hardware, work: Work, slots: int, most: int, requests:
         np.full((BUCKETS, 2), NONE, np.int64),
         spokes,
         np.full(units, UNIT_SHARES, np.int64),
+        np.zeros((tiers, 3), np.int64),
         np.array([slots, 0, 0, 0, 0, most, 0, 0, 0, shift, 0], np.int64),
     )

@@ -6,7 +6,8 @@ from memsim.fast_pool import borrow, give_back_bytes, give_back_credits
 from memsim.fast_queue import post, schedule
 from memsim.fast_route import book, free_ps
 from memsim.fast_state import (  # fmt: skip
-    BLOCK, BLOCK_END, DRAIN_PS, FLOPS, FREE_REQUEST, FREE_TILES, IN_FLIGHT, IN_ORDER, ISSUE, ISSUED, KERNEL,
+    WALKER_AT, WALKER_PS, LEVELS, WALK_PS, BLOCK, BLOCK_AT, BLOCK_END, IN_CACHE, LARGEST_BYTES, OF_OP,
+    R_PUSHES, DRAIN_PS, FLOPS, FREE_REQUEST, FREE_TILES, IN_FLIGHT, IN_ORDER, ISSUE, ISSUED, KERNEL,
     LATENCY_PS, LATER, LINK, MFLOPS, MOST_TILES, MOVED, NONE, ON_UNIT, OP, OP_ROW, OUTSTANDING, OUTWARD,
     PAID, PORT_MBPS, R_PASSED_PS, LARGEST, REQUEST, REQUESTS, ROUTES, ROW, ROW_END, R_BLOCK, R_BYTES,
     R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PAID, R_POOL, R_ROUTE, R_SLOT, R_TRANSFER, R_STEP, R_TIER,
@@ -15,8 +16,8 @@ from memsim.fast_state import (  # fmt: skip
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
-    IS_DEPENDENT, IS_HIT, IS_WORKED, IS_WRITE, REGION, ROWS, TILE_ROWS, added, next_span, request_bytes,
-    rounded_bytes, service_ps,
+    WALK_AGAIN_PPM, WALK_PPM, draw_walks, DIRTY_PPM, HIT_PPM, draw_cached, IS_DEPENDENT, IS_HIT, IS_WORKED,
+    IS_WRITE, REGION, ROWS, TILE_ROWS, added, next_span, request_bytes, rounded_bytes, service_ps,
 )
 
 FULL = -2  # instead of a request: the table of requests is
@@ -50,6 +51,8 @@ def open_tile(prog, st, slot):
     st.tiles[tile, TILE_LEFT] = 1
     st.tiles[tile, TILE_NUMBER] = number
     st.tiles[tile, TILE_FLOPS] = prog.kernels[kernel, FLOPS] if prog.ops.table[op, IS_WORKED] else 0
+    if sl[slot, OP_ROW] == 0:
+        sl[slot, OF_OP] = 0
     sl[slot, TILE] = tile
     sl[slot, TILES] += 1
     sl[slot, OUTSTANDING] += 1
@@ -84,7 +87,7 @@ def find_span(hw, prog, memory, st, slot):
     sl[slot, TRANSFER] = rounded_bytes(offset, nbytes, hw.tiers[tier, UNIT])
     sl[slot, SPAN_LEFT] = nbytes
     route = prog.kernels[sl[slot, KERNEL], ROUTES] + tier
-    sl[slot, LARGEST] = hw.largest[route, prog.ops.table[op, IS_WRITE]]
+    sl[slot, LARGEST] = hw.paths[route, LARGEST_BYTES + prog.ops.table[op, IS_WRITE]]
     sl[slot, ROW] = row
     sl[slot, SECOND] = second
 
@@ -122,6 +125,9 @@ def depart(hw, prog, st, out, slot, nbytes, now_ps):
     st.sizes[FREE_REQUEST] = st.spokes[request, LATER]
     kernel, op, tier = sl[slot, KERNEL], sl[slot, OP], sl[slot, SPAN_TIER]
     write = prog.ops.table[op, IS_WRITE]
+    pushes = NONE
+    if hw.paths[prog.kernels[kernel, ROUTES] + tier, IN_CACHE]:
+        tier, pushes = draw_place(hw, prog, st, slot, tier, write)
     moved = rounded_bytes(sl[slot, SPAN_OFFSET], nbytes, hw.tiers[tier, UNIT])
     route = prog.kernels[kernel, ROUTES] + tier
     rq[request, R_SLOT] = slot
@@ -138,14 +144,59 @@ def depart(hw, prog, st, out, slot, nbytes, now_ps):
     rq[request, R_ROUTE] = route
     rq[request, R_STEP] = 0
     rq[request, R_PAID] = 0
+    rq[request, R_PUSHES] = pushes
     rq[request, R_PASSED_PS] = pass_port(hw, prog, st, out, slot, route, tier, write, moved, now_ps)
     st.tiles[sl[slot, TILE], TILE_LEFT] += 1
     count_request(hw, out, kernel, prog.ops.table[op, REGION], tier, write, nbytes, moved, route)
+    if pushes != NONE:
+        pushed = rounded_bytes(sl[slot, SPAN_OFFSET], nbytes, hw.tiers[pushes, UNIT])
+        out.written_back[pushes] += pushed
+        out.kernel_moved[kernel, pushes, 1] += pushed
     sl[slot, PAID] = 0
     sl[slot, REQUEST] += 1
+    sl[slot, OF_OP] += 1
     sl[slot, SPAN_OFFSET] += nbytes
     sl[slot, SPAN_LEFT] -= nbytes
     return request
+
+
+@inner
+def draw_place(hw, prog, st, slot, tier, write):
+    """Where a slot's next request to a cached tier goes, and the tier that it pushes lines to, or NONE."""
+    sl, table = st.slots, prog.ops.table
+    op, cache = sl[slot, OP], hw.sizes[TIERS] - 1
+    hit_ppm, dirty_ppm = table[op, HIT_PPM], table[op, DIRTY_PPM]
+    if hit_ppm + dirty_ppm == 0:
+        return cache if write else tier, NONE
+    block = sl[slot, BLOCK] - prog.kernels[sl[slot, KERNEL], BLOCK_AT]
+    place = op - prog.op_at[sl[slot, BLOCK]]
+    hit, pushes = draw_cached(block, place, sl[slot, OF_OP], hit_ppm, dirty_ppm)
+    return cache if hit or write else tier, tier if pushes else NONE
+
+
+@inner
+def walk(hw, prog, st, out, slot, request, now_ps):
+    """Whether the request that a slot has just made looks up its page first; if so, book the walkers."""
+    sl, table = st.slots, prog.ops.table
+    tier, op = sl[slot, SPAN_TIER], sl[slot, OP]
+    levels = hw.paths[prog.kernels[sl[slot, KERNEL], ROUTES] + tier, LEVELS]
+    if levels == 0 or table[op, WALK_PPM] == 0:
+        return False
+    block = sl[slot, BLOCK] - prog.kernels[sl[slot, KERNEL], BLOCK_AT]
+    place, number = op - prog.op_at[sl[slot, BLOCK]], sl[slot, OF_OP] - 1
+    walks = draw_walks(block, place, number, table[op, WALK_PPM], table[op, WALK_AGAIN_PPM])
+    if walks == 0:
+        return False
+    end_ps, latency_ps = now_ps, 0
+    waiting = len(out.waiting_ps) - hw.sizes[TIERS] + 1 + tier
+    for level in range(min(walks, levels)):
+        walker, kept_ps = hw.tiers[tier, WALKER_AT] + level, hw.tiers[tier, WALKER_PS + level]
+        waited_ps = max(0, free_ps(st.servers, walker) - now_ps)
+        out.waiting_ps[waiting] = added(out.waiting_ps[waiting], waited_ps)
+        end_ps = max(end_ps, book(st.servers, walker, now_ps, (kept_ps, 0), 1))
+        latency_ps += hw.tiers[tier, WALK_PS + level]
+    schedule(st, request, 2 * max(now_ps + 1, end_ps + latency_ps) + 1)
+    return True
 
 
 @inner
@@ -156,7 +207,7 @@ def pass_port(hw, prog, st, out, slot, route, tier, write, moved, now_ps):
         return now_ps
     units = hw.sizes[UNITS]
     port = len(st.servers) - 3 * units + 2 * st.slots[slot, ON_UNIT] + write
-    place = len(out.waiting_ps) - 1
+    place = len(out.waiting_ps) - hw.sizes[TIERS]
     out.waiting_ps[place] = added(out.waiting_ps[place], max(0, free_ps(st.servers, port) - now_ps))
     end_ps = book(st.servers, port, now_ps, service_ps(moved, mbps), mbps)
     return end_ps if write else end_ps + hw.tiers[tier, LATENCY_PS]

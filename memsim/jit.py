@@ -21,7 +21,7 @@ from typing import Any
 
 import numba
 
-COMPILED_SOURCES = ("rules.py", "fast_*.py")
+COMPILED_SOURCES = ("rules.py", "fast_*.py", "plan_*.py")
 _MARK = "compiled"
 
 

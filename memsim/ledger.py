@@ -33,7 +33,10 @@ def _broken(what: str, found: int, expected: str) -> MemsimError:
 
 
 def _check_bytes(outcome: Outcome, issued: np.ndarray, system: System) -> None:
-    """Issued by the trace = cache hits + moved by tiers - rounding, for every region and direction."""
+    """Issued by the trace = cache hits or stored + moved by tiers - rounding, for every region and direction.
+
+    What the cache pushes out is of no region; a tier's kernels move it besides.
+    """
     tiers = len(system.tiers)
     for way, name in enumerate(("read", "written")):
         served = outcome.issued[:, :, way].sum(axis=1)
@@ -45,15 +48,22 @@ def _check_bytes(outcome: Outcome, issued: np.ndarray, system: System) -> None:
     if (rounding < 0).any() or rounding[:, tiers].any():
         raise _broken("rounding of a region at a tier", int(rounding.min()), "0 or more, and 0 at the cache")
     by_kernel = outcome.kernel_moved[:, : tiers + 1].sum(axis=0)
+    by_kernel[:tiers, WRITE] -= outcome.written_back
     if (by_kernel != outcome.moved.sum(axis=0)).any():
         raise _broken("bytes moved summed over kernels", int(by_kernel.sum()), str(outcome.moved.sum()))
 
 
 def _check_cache(outcome: Outcome, system: System) -> None:
-    """Only the first initiator has a cache."""
+    """Only the first initiator has a cache, and only what it reaches without a link is written back to."""
     elsewhere = outcome.kernel_moved[outcome.initiator > 0, len(system.tiers)]
     if elsewhere.any():
         raise _broken("cache hits of an initiator without a cache", int(elsewhere.sum()), "0 B")
+    behind = [bool(route) for route in system.routes[0]]
+    if outcome.written_back[behind].any():
+        raise _broken("bytes written back over a link", int(outcome.written_back[behind].sum()), "0 B")
+    stored = int(outcome.issued[:, -1, WRITE].sum())
+    if outcome.written_back.any() and not stored:
+        raise _broken("bytes written back", int(outcome.written_back.sum()), "none, for none were stored")
 
 
 def _check_links(outcome: Outcome, system: System) -> None:
@@ -112,8 +122,8 @@ def _check_busy(what: str, nbytes: Sequence[int], mbps: Sequence[int], total_ps:
 
 def _check_requests(outcome: Outcome) -> None:
     """Every request completes once, and no sum has left the range of int64."""
-    sums = ("waiting_ps", "tags_waiting_ps", "units_waiting_ps", "ports_waiting_ps")
-    for name in (*sums, "issued", "moved", "wire_bytes"):
+    sums = ("waiting_ps", "tags_waiting_ps", "units_waiting_ps", "ports_waiting_ps", "walks_waiting_ps")
+    for name in (*sums, "written_back", "issued", "moved", "wire_bytes"):
         if (getattr(outcome, name) < 0).any():
             raise _broken(f"sum {name}", int(getattr(outcome, name).min()), "0 or more")
     completed, issued = int(outcome.latency.sum()), int(outcome.requests.sum())

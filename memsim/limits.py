@@ -28,15 +28,27 @@ class Demand(NamedTuple):
 
     requests  most requests, wherever the rows lie;  nbytes  their bytes
     span_bytes  size of the smallest span
+    writes, pushes, walks  whether it writes, whether what it brings in pushes out dirty lines, whether it
+                walks (0 / 1)
     """
 
     requests: Floats
     nbytes: Floats
     span_bytes: npt.NDArray[np.int64]
+    writes: npt.NDArray[np.int64]
+    pushes: npt.NDArray[np.int64]
+    walks: npt.NDArray[np.int64]
 
 
 def check_times(program: Program, memory: Memory, system: System, quantum_bytes: int, begin_ps: int) -> None:
-    """UsageError if a program that begins at begin_ps might not end before MAX_PS."""
+    """UsageError if a program that begins at begin_ps might not end before MAX_PS, or a tier has both several
+    channels and a curve of loaded latencies."""
+    for tier in system.tiers:
+        if tier.loaded and tier.channels > 1:
+            raise UsageError(
+                f"{system.name}: tier '{tier.name}' has {tier.channels} channels and loaded latencies; "
+                "expected one of the two: load shows in queues of channels, or one channel takes the curve"
+            )
     longest_ps = begin_ps + longest_time_ps(program, memory, system, quantum_bytes)
     if longest_ps > MAX_PS:
         raise UsageError(
@@ -64,7 +76,13 @@ def longest_time_ps(program: Program, memory: Memory, system: System, quantum_by
         for number in used:
             tier, route = system.tiers[number], system.routes[initiator][number]
             hops_ps = [_hop_ps(here, system, initiator, hop, tier.unit_bytes) for hop in route]
-            places_ps.append(sum(hops_ps, _tier_ps(here, tier)))
+            served_ps = _tier_ps(here, tier)
+            if initiator == 0 and not route:  # behind the cache
+                stored_ps = np.where(here.writes, _cache_ps(here, system), served_ps)
+                served_ps = stored_ps + served_ps * here.pushes
+            if initiator == 0:
+                served_ps = served_ps + _walks_ps(here, tier)
+            places_ps.append(sum(hops_ps, served_ps))
         total_ps += float(np.max(places_ps, axis=0).sum())
     return total_ps
 
@@ -82,7 +100,14 @@ def _demand(program: Program, memory: Memory, quantum_bytes: int) -> Demand:
     nbytes = rows * row_bytes
     in_two = paged & (head_bytes > 0) & (head_bytes < row_bytes)
     part_bytes = np.where(in_two, np.minimum(head_bytes, row_bytes - head_bytes), row_bytes)
-    return Demand(2 * spans + nbytes / quantum_bytes, nbytes, part_bytes)
+    return Demand(
+        2 * spans + nbytes / quantum_bytes,
+        nbytes,
+        part_bytes,
+        table[:, rules.IS_WRITE],
+        np.sign(table[:, rules.DIRTY_PPM]),
+        np.sign(table[:, rules.WALK_PPM]),
+    )
 
 
 def _rows_together(memory: Memory) -> np.ndarray:
@@ -113,9 +138,16 @@ def _tier_ps(demand: Demand, tier: Tier) -> Floats:
     pieces = demand.nbytes / tier.interleave_bytes + 2 * demand.requests
     moved_bytes = demand.nbytes + 2 * pieces * tier.unit_bytes
     tail_ps = max((extra_ps for _, extra_ps in tier.tail), default=0)
+    tail_ps += max((extra_ps for _, extra_ps in tier.loaded), default=0)
     least_ps = max(tier.occupancy_ps) + tier.turnaround_ps + 1
     served_ps = moved_bytes * 1e6 / min(tier.channel_mbps) + pieces * least_ps
     return served_ps + demand.requests * (max(tier.latency_ps) + tail_ps)
+
+
+def _walks_ps(demand: Demand, tier: Tier) -> Floats:
+    """Time of ops that look up the page of every request at every level."""
+    look_up_ps = sum(walk.latency_ps + walk.occupancy_ps + 1 for walk in tier.translation)
+    return demand.requests * demand.walks * look_up_ps
 
 
 def _hop_ps(demand: Demand, system: System, initiator: int, hop: Hop, unit_bytes: int) -> Floats:

@@ -7,18 +7,27 @@ and each block's ops (its accesses, with runs of `even` and `each` accesses deal
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from memsim.errors import UsageError
 from memsim.rules import GATHER_AT, Ops
-from memsim.system import Initiator, System
+from memsim.system import MILLION, Initiator, System
 from memsim.trace import EACH, EVEN, Accesses, Kernel
 
 UNIT_SHARES = 720_720  # a unit in shares: divisible by every occupancy up to 16
 
 Int64s = np.ndarray
+
+
+class Plan(Protocol):
+    """What cache and address translation do for each access; takes all kernels once, in file order."""
+
+    def shares(self, kernel: Kernel, accesses: Accesses, home: int) -> Int64s:
+        """For each access int64[accesses, 4], in millionths: of its requests those whose lines are cached; of
+        those that bring in a line those that push out a dirty one; of its requests those that miss the first
+        level of translation, and the second."""
 
 
 class Program(NamedTuple):
@@ -62,6 +71,7 @@ def build_program(
     system: System,
     row_bytes: Int64s,
     run_on: Mapping[str, int],
+    plan: Plan | None = None,
 ) -> Program:
     """Arrays of some kernels.
 
@@ -69,14 +79,15 @@ def build_program(
     new_step   whether it is the first of its step
     row_bytes  int64[regions], row size of every region of the trace [bytes]
     run_on     initiators of kernels by name, or by family; the first one runs the others
+    plan       shares of accesses that are cached and that walk; None: all are 0
 
     UsageError: an initiator that cannot do a kernel's arithmetic.
     """
     kernels = [kernel for kernel, _ in launches]
-    homes = [run_on.get(kernel.name, run_on.get(kernel.family, 0)) for kernel in kernels]
+    homes = [home_of(kernel, run_on) for kernel in kernels]
     runners = [system.initiators[home] for home in homes]
     dealt = [
-        _deal(kernel, accesses, row_bytes, cached=home == 0)
+        _deal(kernel, accesses, row_bytes, home, plan)
         for (kernel, accesses), home in zip(launches, homes, strict=True)
     ]
     tailed = any(tier.tail for tier in system.tiers)
@@ -102,6 +113,11 @@ def build_program(
     )
 
 
+def home_of(kernel: Kernel, run_on: Mapping[str, int]) -> int:
+    """The initiator that runs a kernel."""
+    return run_on.get(kernel.name, run_on.get(kernel.family, 0))
+
+
 def _ints(values: object) -> Int64s:
     return np.array(list(values), np.int64)  # type: ignore[call-overload]
 
@@ -123,11 +139,14 @@ def _rate(kernel: Kernel, initiator: Initiator) -> int:
     return rate
 
 
-def _deal(kernel: Kernel, accesses: Accesses, row_bytes: Int64s, cached: bool) -> tuple[Ops, Int64s]:
+def _deal(
+    kernel: Kernel, accesses: Accesses, row_bytes: Int64s, home: int, plan: Plan | None
+) -> tuple[Ops, Int64s]:
     """Ops of one kernel sorted by block, and the number of ops of each of its blocks.
 
-    cached   rows that another block has fetched are hits
+    On the first initiator, which has the cache, rows that another block has fetched are hits.
     """
+    shares = _shares(kernel, accesses, home, plan)
     span = accesses.block_last - accesses.block + 1
     source = np.repeat(np.arange(len(span)), span)  # access of each op
     place = np.arange(len(source)) - np.repeat(np.cumsum(span) - span, span)  # its block's place in the run
@@ -145,7 +164,7 @@ def _deal(kernel: Kernel, accesses: Accesses, row_bytes: Int64s, cached: bool) -
     columns = (
         region,
         accesses.write[source],
-        (accesses.spread[source] == EACH) & (place > 0) & cached,
+        (accesses.spread[source] == EACH) & (place > 0) & (home == 0),
         np.where(gathered, 0, accesses.first_row[source] + begin * accesses.stride[source]),
         rows,
         accesses.stride[source],
@@ -153,9 +172,20 @@ def _deal(kernel: Kernel, accesses: Accesses, row_bytes: Int64s, cached: bool) -
         np.where(worked, kernel.tile_rows, np.maximum(1, kernel.tile_bytes // row_bytes[region])),
         worked,
         accesses.dependent[source],
+        *shares[source].T,
     )
     ops = Ops(np.stack([column.astype(np.int64) for column in columns], axis=1), accesses.gather_rows)
     return ops, np.bincount(block, minlength=kernel.blocks).astype(np.int64)
+
+
+def _shares(kernel: Kernel, accesses: Accesses, home: int, plan: Plan | None) -> Int64s:
+    """The last four columns of Ops.table for each access."""
+    if plan is None:
+        return np.zeros((len(accesses.rows), 4), np.int64)
+    shares = plan.shares(kernel, accesses, home).copy()
+    walked, again = shares[:, 2], shares[:, 3]
+    shares[:, 3] = np.minimum(again * MILLION // np.maximum(walked, 1), MILLION)
+    return shares
 
 
 def _dealt_rows(

@@ -14,13 +14,13 @@ import simpy
 from memsim import rules
 from memsim.limits import check_times
 from memsim.options import ReplayOptions
-from memsim.program import UNIT_SHARES, Program, build_program
+from memsim.program import UNIT_SHARES, Plan, Program, build_program
 from memsim.progress import Progress
 from memsim.reference_parts import Block, Machine, Pool, Request, Tile, count_waiting, direction
 from memsim.result import Outcome, empty_outcome
 from memsim.rules import Memory
 from memsim.segments import split
-from memsim.system import Hop, System
+from memsim.system import Hop, System, Walk
 from memsim.trace import Trace
 
 RETURN, WORKED, BLOCK_END, START, PLACE, ISSUE = range(6)  # phases of an instant
@@ -74,6 +74,8 @@ class Replay:
             for i in range(program.wait_at[kernel], program.wait_at[kernel + 1]):
                 yield self.ended[program.wait_for[i]]
             self.out.ready_ps[kernel] = self.now_ps
+            if not any(self.blocks_left[:kernel]):
+                self.machine.forget_loads(self.now_ps)
             yield self.at(program.launch_ps[kernel], START, kernel)
             self.out.start_ps[kernel] = self.now_ps
             self.started = kernel + 1
@@ -151,6 +153,8 @@ class Replay:
                 yield self.at(0, ISSUE, block.block, block.requests)
             block.outstanding += 1
             block.in_line.append(tile)
+            if tile.first_of_op:
+                block.of_op = 0
             for request in self.cut(block, tile):
                 yield from self.take(self.unit_pool(block), request.nbytes, request)
                 self.issue(request)
@@ -180,10 +184,34 @@ class Replay:
             largest = self.largest_request(block, tier, write)
             while left > 0:
                 nbytes = int(rules.request_bytes(offset, left, largest))
-                moved = self.machine.moved_bytes(tier, offset, nbytes)
-                yield Request(block, tile, block.requests, tier, offset, nbytes, moved, transfer, write)
+                place, pushes = self.draw_place(block, tile, tier, write)
+                moved = self.machine.moved_bytes(place, offset, nbytes)
+                yield Request(
+                    block, tile, block.requests, place, offset, nbytes, moved, transfer, write, pushes,
+                    home=tier, walks=self.draw_walks(block, tile, tier),
+                )  # fmt: skip
                 offset += nbytes
                 left -= nbytes
+
+    def draw_place(self, block: Block, tile: Tile, tier: int, write: bool) -> tuple[int, int]:
+        """Where a block's next request goes, and the tier that it pushes lines out to, or -1."""
+        if not self.machine.is_cached(block.initiator, tier):
+            return tier, -1
+        shares = self.program.ops.table[tile.op, rules.HIT_PPM : rules.DIRTY_PPM + 1].tolist()
+        hit, pushes = rules.draw_cached(*self.place_in_op(block, tile), *shares)
+        return self.machine.cache if hit or write else tier, tier if pushes else -1
+
+    def draw_walks(self, block: Block, tile: Tile, tier: int) -> tuple[Walk, ...]:
+        """The levels of translation that a block's next request misses."""
+        if block.initiator > 0 or tier == self.machine.cache:
+            return ()
+        shares = self.program.ops.table[tile.op, rules.WALK_PPM : rules.WALK_AGAIN_PPM + 1].tolist()
+        walks = int(rules.draw_walks(*self.place_in_op(block, tile), *shares))
+        return self.system.tiers[tier].translation[:walks]
+
+    def place_in_op(self, block: Block, tile: Tile) -> tuple[int, int, int]:
+        """What the next request is drawn by: its block in the kernel, its op in that, itself in this."""
+        return self.number_in_kernel(block), tile.op - int(self.program.op_at[block.block]), block.of_op
 
     def largest_request(self, block: Block, tier: int, write: bool) -> int:
         """Bytes of the largest request of a block to a tier or the cache."""
@@ -236,6 +264,7 @@ class Replay:
         """A request is issued: it travels, and its block goes on."""
         request.issue_ps = self.now_ps
         request.block.requests += 1
+        request.block.of_op += 1
         request.tile.left += 1
         self.count(request)
         self.env.process(self.travel(request))
@@ -245,6 +274,8 @@ class Replay:
         hops = self.machine.route(request)
         if not hops:
             self.pass_port(request)
+        if request.walks:
+            yield self.at(self.walk(request), ISSUE, *request.key)
         for hop in hops:
             pool, credits = self.machine.credits(request, hop)
             if pool is not None:
@@ -270,6 +301,13 @@ class Replay:
             port = self.machine.ports[block.initiator][block.unit][write]
             end_ps = port.book(self.now_ps, request.moved, rate)
             request.passed_ps = end_ps if write else end_ps + self.machine.latency_ps(request)
+
+    def walk(self, request: Request) -> int:
+        """Book the walkers that look up a request's page; returns the time until it is found."""
+        end_ps = self.now_ps
+        for walk, walker in zip(request.walks, self.machine.walkers[request.home], strict=False):
+            end_ps = max(end_ps, walker.book(self.now_ps, 0, 1, walk.occupancy_ps))
+        return max(1, end_ps - self.now_ps + sum(walk.latency_ps for walk in request.walks))
 
     def take(self, pool: Pool, credits: int, request: Request) -> Steps:
         """Take credits of a pool for a request, in line where it must."""
@@ -298,18 +336,13 @@ class Replay:
         tier, queue = self.system.tiers[request.tier], self.machine.queues[request.tier]
         places = int(rules.pieces_of(request.offset, request.nbytes, tier.interleave_bytes))
         yield from self.take(queue, places, request)
-        rate, occupancy_ps = tier.channel_mbps[request.write], tier.occupancy_ps[request.write]
-        operation = int(rules.operation_bytes(request.transfer, tier.interleave_bytes))
-        end_ps = self.now_ps
-        for station, nbytes in self.machine.pieces(request.tier, request.offset, request.nbytes):
-            least_ps = int(rules.least_ps(nbytes, occupancy_ps, operation))
-            station.turn(self.now_ps, request.write, tier.turnaround_ps)
-            end_ps = max(end_ps, station.book(self.now_ps, nbytes, rate, least_ps))
-        if request.write:
-            end_ps = max(self.now_ps, end_ps - int(rules.buffered_ps(tier.write_buffer_bytes, rate)))
+        end_ps = self.book_pieces(request, request.tier, request.write)
         kernel, block = int(self.program.number[request.block.kernel]), self.number_in_kernel(request.block)
         tail_ps = self.machine.tail_ps(request, self.options.seed, kernel, block)
-        served_ps = max(request.passed_ps, end_ps + self.machine.latency_ps(request) + tail_ps)
+        load_ps = self.machine.load_ps(request.tier, request.moved, request.write, self.now_ps)
+        own_ps = end_ps + self.machine.latency_ps(request) + load_ps + tail_ps
+        served_ps = max(request.passed_ps, own_ps)
+        served_ps = max(served_ps, self.push_out(request))
         yield self.at(served_ps - self.now_ps, RETURN, *request.key)
         queue.give_back(places)
 
@@ -317,7 +350,31 @@ class Replay:
         """Book the cache; returns the time until the request is complete."""
         cache = self.system.cache
         end_ps = self.machine.cache_server.book(self.now_ps, request.nbytes, cache.mbps[request.write])
-        return max(request.passed_ps, end_ps + cache.latency_ps) - self.now_ps
+        served_ps = max(request.passed_ps, end_ps + cache.latency_ps)
+        return max(served_ps, self.push_out(request)) - self.now_ps
+
+    def push_out(self, request: Request) -> int:
+        """Write the dirty lines that a request pushes out; returns when their tier has accepted them."""
+        if request.pushes < 0:
+            return 0
+        pushed = self.machine.moved_bytes(request.pushes, request.offset, request.nbytes)
+        self.machine.load_ps(request.pushes, pushed, True, self.now_ps)
+        return self.book_pieces(request, request.pushes, True)
+
+    def book_pieces(self, request: Request, number: int, write: bool) -> int:
+        """Book the channels of a request's pieces at a tier; returns when the last one ends, of a write when
+        the last one is accepted."""
+        tier = self.system.tiers[number]
+        rate, occupancy_ps = tier.channel_mbps[write], tier.occupancy_ps[write]
+        operation = int(rules.operation_bytes(request.transfer, tier.interleave_bytes))
+        end_ps = self.now_ps
+        for station, nbytes in self.machine.pieces(number, request.offset, request.nbytes):
+            least_ps = int(rules.least_ps(nbytes, occupancy_ps, operation))
+            station.turn(self.now_ps, write, tier.turnaround_ps)
+            end_ps = max(end_ps, station.book(self.now_ps, nbytes, rate, least_ps))
+        if write:
+            end_ps = max(self.now_ps, end_ps - int(rules.buffered_ps(tier.write_buffer_bytes, rate)))
+        return end_ps
 
     def complete(self, request: Request) -> None:
         """A request is complete: count it, return its bytes, see whether its tile has arrived."""
@@ -343,6 +400,10 @@ class Replay:
         self.out.issued[region, tier, write] += request.nbytes
         self.out.moved[region, tier, write] += request.moved
         self.out.kernel_moved[kernel, tier, write] += request.moved
+        if request.pushes >= 0:
+            pushed = self.machine.moved_bytes(request.pushes, request.offset, request.nbytes)
+            self.out.written_back[request.pushes] += pushed
+            self.out.kernel_moved[kernel, request.pushes, 1] += pushed
         for hop in self.machine.route(request):
             place, way = self.machine.cache + 1 + hop.link, direction(hop, outward=request.write)
             self.out.kernel_moved[kernel, place, way] += request.moved
@@ -354,11 +415,14 @@ def run(
     memory: Memory,
     options: ReplayOptions,
     progress: Progress | None = None,
+    plan: Plan | None = None,
 ) -> Outcome:
-    """Replay a trace. progress(kernels ended, kernels) is called as they end."""
+    """Replay a trace. progress(kernels ended, kernels) is called as they end; plan: see build_program."""
     (whole,) = split(trace.kernels(), apart=False)
     row_bytes = memory.regions[:, rules.ROW_BYTES]
-    program = build_program(whole.launches, whole.waits, whole.new_step, system, row_bytes, options.run_on)
+    program = build_program(
+        whole.launches, whole.waits, whole.new_step, system, row_bytes, options.run_on, plan
+    )
     check_times(program, memory, system, options.quantum_bytes, 0)
     replay = Replay(system, program, memory, options, len(trace.regions))
     if progress is not None:

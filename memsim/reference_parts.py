@@ -14,7 +14,7 @@ import simpy
 
 from memsim import rules
 from memsim.result import Outcome
-from memsim.system import Hop, System
+from memsim.system import Hop, System, Walk
 
 NO_LIMIT = 1 << 62  # credits of a pool that has no limit
 
@@ -109,6 +109,7 @@ class Block:
     unit: int
     emptied: simpy.Event
     requests: int = 0
+    of_op: int = 0  # requests of the op that it is at
     outstanding: int = 0
     asked: bool = False  # all its tiles are asked for
     wake: simpy.Event | None = None
@@ -134,7 +135,10 @@ class Request:
     moved: int
     transfer: int
     write: bool
+    pushes: int = -1  # the tier that lines are pushed out to, to make room
     issue_ps: int = 0
+    home: int = 0  # the tier that its rows live in, also if the cache serves it
+    walks: tuple[Walk, ...] = ()  # levels of translation that it misses
     passed_ps: int = 0  # when it may be complete, as far as its unit's port goes
 
     @property
@@ -143,10 +147,29 @@ class Request:
         return self.block.block, self.number
 
 
+class Load:
+    """The load of a tier over its last whole window; the first one begins when all is idle."""
+
+    def __init__(self, begin_ps: int) -> None:
+        self.begin_ps = begin_ps  # of the window
+        self.work_ps = 0  # that arrived in it
+        self.last_ps = 0  # the same of the window before
+
+    def add(self, now_ps: int, work_ps: int) -> int:
+        """Count work that arrives; returns the load before it [millionths of the rate, as ps of a window]."""
+        windows = (now_ps - self.begin_ps) // rules.WINDOW_PS
+        if windows:
+            self.last_ps = self.work_ps if windows == 1 else 0
+            self.begin_ps += windows * rules.WINDOW_PS
+            self.work_ps = 0
+        self.work_ps += work_ps
+        return self.last_ps
+
+
 class Machine:
     """Stations and pools of a system.
 
-    channels     [tier][channel];  queues [tier]
+    channels     [tier][channel];  queues, loads [tier];  walkers [tier][level]
     arithmetic   [initiator][unit];  unit_pools the same;  ports [initiator][unit][write]
     links        [link][direction]: towards its first node, away from it; one station if it is shared
     link_pools   [link][flipped][write]: tags and credits of those who cross it outward in one of two ways
@@ -159,6 +182,9 @@ class Machine:
         self.channels = [[Station() for _ in range(tier.channels)] for tier in system.tiers]
         self.steps = np.array([rules.channel_steps(tier.channels) for tier in system.tiers])
         self.queues = [Pool(env, tier.queue_depth or NO_LIMIT) for tier in system.tiers]
+        self.walkers = [[Station() for _ in tier.translation] for tier in system.tiers]
+        self.forget_loads(0)
+        self.loaded = [np.array(tier.loaded, np.int64).reshape(-1, 2) for tier in system.tiers]
         self.tails = [np.array(tier.tail, np.int64).reshape(-1, 2) for tier in system.tiers]
         self.arithmetic = [[Station() for _ in range(i.units)] for i in system.initiators]
         self.ports = [[[Station(), Station()] for _ in range(i.units)] for i in system.initiators]
@@ -171,6 +197,14 @@ class Machine:
             for k in system.links
         ]
         self.efficiency = [np.array(k.efficiency, np.int64).reshape(-1, 2) for k in system.links]
+
+    def forget_loads(self, now_ps: int) -> None:
+        """Begin to measure the loads of tiers anew."""
+        self.loads = [Load(now_ps) for _ in self.system.tiers]
+
+    def is_cached(self, initiator: int, tier: int) -> bool:
+        """Whether the cache is in front of a tier for an initiator."""
+        return initiator == 0 and tier != self.cache and not self.system.routes[0][tier]
 
     def route(self, request: Request) -> tuple[Hop, ...]:
         """Hops from the request's initiator outward; none to the cache."""
@@ -227,6 +261,15 @@ class Machine:
         share = rules.transfer_share(points, 0, len(points), request.transfer)
         return int(rules.stretched(wire_bytes, share))
 
+    def load_ps(self, number: int, nbytes: int, write: bool, now_ps: int) -> int:
+        """Count bytes that arrive at a tier; returns what its load makes a request take more."""
+        tier, points = self.system.tiers[number], self.loaded[number]
+        if not len(points):
+            return 0
+        work_ps, _ = rules.service_ps(nbytes, tier.channel_mbps[write])
+        load = self.loads[number].add(now_ps, int(work_ps))
+        return int(rules.loaded_ps(points, 0, len(points), load))
+
     def tail_ps(self, request: Request, seed: int, kernel: int, block: int) -> int:
         """What a request takes more than usual at its tier."""
         steps = self.tails[request.tier]
@@ -246,6 +289,8 @@ def count_waiting(machine: Machine, out: Outcome) -> None:
     for link, stations in enumerate(machine.links):
         out.waiting_ps[machine.cache + 1 + link] = _sum_ps(set(stations))
         out.tags_waiting_ps[link] = _sum_ps(pool for way in machine.link_pools[link] for pool in way)
+    for tier, walkers in enumerate(machine.walkers):
+        out.walks_waiting_ps[tier] = _sum_ps(walkers)
     out.ports_waiting_ps[0] = _sum_ps(way for ports in machine.ports for port in ports for way in port)
     out.units_waiting_ps[0] = _sum_ps(pool for pools in machine.unit_pools for pool in pools)
 

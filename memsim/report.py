@@ -160,11 +160,14 @@ def _notes(result: Result) -> Iterator[RenderableType]:
     moved = sum(tier.moved_read_bytes + tier.moved_write_bytes for tier in result.tiers)
     issued = sum(result.bytes_issued.values())
     ledger = (
-        f"issued {issued:,} = cache hits {result.cache_hit_bytes:,} + moved by tiers {moved:,}"
+        f"issued {issued:,} = cache hits {result.cache_hit_bytes:,} + stored {result.cache_stored_bytes:,}"
+        f" + moved by tiers {moved:,} - written back {result.written_back_bytes:,}"
         f" - rounding {result.rounding_bytes:,} bytes"
     )
     yield _note("capacity", used)
     yield _note("ledger", ledger)
+    if result.cache_stored_bytes:
+        yield _note("cache", f"of the bytes stored {result.kept_bytes:,} stay; the rest is written back")
     yield from _worth(result)
     yield _note("bound (x%)", "ten times as much of it shortens the family's longest kernel by x%")
     yield _note("naive", "launch + t0 + bytes / bandwidth of the place that it names; ratio: time / naive")

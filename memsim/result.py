@@ -29,8 +29,10 @@ class Outcome(NamedTuple):
     digest   : int64[kernels]  sum over requests of a mix of block, number and completion - start
     kernel_moved : int64[kernels, places, 2]  bytes moved by each place, read and written; of a link: data
         towards its first node and away from it, headers not counted
-    issued, moved : int64[regions, T + 1, 2]  bytes that blocks asked for and bytes served, by region;
-        moved differs from issued by the rounding to a tier's unit
+    issued, moved : int64[regions, T + 1, 2]  bytes that blocks asked for and bytes served, by region and the
+        place that served them (the cache: hits, and writes stored); moved differs from issued by the rounding
+        to a tier's unit
+    written_back : int64[T]  bytes that the cache pushed out and the tier wrote, a part of kernel_moved
     wire_bytes : int64[links, 2]  bytes that kept each direction of a link busy: data, headers, and what
         small transfers waste
     waiting_ps : int64[places]  time that pieces waited for a channel, a cache or a link to come free, and
@@ -38,6 +40,7 @@ class Outcome(NamedTuple):
     tags_waiting_ps : int64[links]  time that requests waited for a link's tags or credits
     units_waiting_ps : int64[1]  time that blocks waited for their unit's outstanding bytes
     ports_waiting_ps : int64[1]  time that requests waited for their unit's port
+    walks_waiting_ps : int64[T]  time that requests waited for the walkers of a tier's address translation
     latency : int64[T + 1, LATENCY_BUCKETS]  histogram of issue to completion (see rules.latency_bucket)
     """
 
@@ -50,11 +53,13 @@ class Outcome(NamedTuple):
     kernel_moved: Int64s
     issued: Int64s
     moved: Int64s
+    written_back: Int64s
     wire_bytes: Int64s
     waiting_ps: Int64s
     tags_waiting_ps: Int64s
     units_waiting_ps: Int64s
     ports_waiting_ps: Int64s
+    walks_waiting_ps: Int64s
     latency: Int64s
 
 
@@ -70,11 +75,13 @@ def empty_outcome(kernels: int, regions: int, tiers: int, links: int) -> Outcome
         kernel_moved=np.zeros((kernels, tiers + 1 + links, 2), np.int64),
         issued=np.zeros((regions, tiers + 1, 2), np.int64),
         moved=np.zeros((regions, tiers + 1, 2), np.int64),
+        written_back=np.zeros(tiers, np.int64),
         wire_bytes=np.zeros((links, 2), np.int64),
         waiting_ps=np.zeros(tiers + 1 + links, np.int64),
         tags_waiting_ps=np.zeros(links, np.int64),
         units_waiting_ps=np.zeros(1, np.int64),
         ports_waiting_ps=np.zeros(1, np.int64),
+        walks_waiting_ps=np.zeros(tiers, np.int64),
         latency=np.zeros((tiers + 1, LATENCY_BUCKETS), np.int64),
     )
 
@@ -86,6 +93,7 @@ class PlaceTotals:
     kind             "tier" or "link"
     issued_*_bytes   what blocks asked of it (tiers only; 0 on links)
     moved_*_bytes    what it moved, rounded to its unit; a link's `read` goes towards its first node
+    written_back_bytes   the part of moved_write_bytes that the cache pushed out (tiers only)
     busy_ps          what it moved / sustained bandwidth: of a link, its busier direction on the wire
     waiting_ps       sum over requests of the time they waited for it (queue, tags and credits included)
     sustained_mbps, peak_mbps    of reads, or of a link's busier direction
@@ -114,6 +122,7 @@ class PlaceTotals:
     p99_ps: int = 0
     wire_bytes: int = 0
     shared: bool = False
+    written_back_bytes: int = 0
     energy_pj: int | None = None
     cost_usd: tuple[tuple[str, float], ...] = ()
 
@@ -153,8 +162,8 @@ class Result:
     graph_launch_ps  what each step pays once, before its first kernel
     bytes_read, bytes_written   by region kind: unique bytes of its regions that a kernel touches
     bytes_issued                by region kind: what blocks asked for, reads and writes
-    cache_hit_bytes, rounding_bytes   the two other terms of the ledger:
-                  issued = cache hits + moved by tiers - rounding
+    cache_hit_bytes, cache_stored_bytes, written_back_bytes, rounding_bytes   the other terms of the ledger:
+                  issued = cache hits + stored + moved by tiers - written back - rounding
     provenance    worst of all inputs;  assumed  paths of the assumed ones
     digest        one number for all completion times
     notes         what a reader should know of how it came about, a line each
@@ -184,7 +193,14 @@ class Result:
     assumed: tuple[str, ...]
     interval: str = "no interval (uncalibrated)"
     notes: tuple[str, ...] = ()
+    cache_stored_bytes: int = 0
+    written_back_bytes: int = 0
     outcome: Outcome | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes stored that are still in the cache; at least 0, for lines are pushed out whole."""
+        return max(0, self.cache_stored_bytes - self.written_back_bytes)
 
     @property
     def total_ps(self) -> int:

@@ -13,11 +13,13 @@ from memsim.jit import jit
 
 MOST_WAITED_PS = 1 << 62  # 53 days: a sum over requests may pass what int64 holds
 CHANNEL_STEPS = 16  # ways in which a stripe may go round the channels of a tier, a power of 2
+WINDOW_PS = 1_000_000  # in which the load of a tier is measured: work of as many ps is all its rate
 _PRIME = 2_147_483_647  # 2^31 - 1: products of two residues stay inside int64
 
 
 # Columns of Ops.table.
 REGION, IS_WRITE, IS_HIT, FIRST_ROW, ROWS, STRIDE, GATHER_AT, TILE_ROWS, IS_WORKED, IS_DEPENDENT = range(10)
+HIT_PPM, DIRTY_PPM, WALK_PPM, WALK_AGAIN_PPM = range(10, 14)
 # Columns of Memory.regions, .pieces and .shares.
 ROW_BYTES, PAGE_ROWS, PAGE_HEAD_BYTES, PAGE_BYTES, PIECE_AT = range(5)
 END_ROW, CHUNK_ROWS, SHARE_AT = range(3)
@@ -40,8 +42,10 @@ class Memory(NamedTuple):
 class Ops(NamedTuple):
     """What blocks do, one op after another (see program.py).
 
-    table        int64[ops, 10]: region, write (0/1), hit (0/1), first row, rows, stride, first element in
-                 gather_rows or -1, rows of a tile, worked (0/1), dependent (0/1)
+    table        int64[ops, 14]: region, write (0/1), hit (0/1), first row, rows, stride, first element in
+                 gather_rows or -1, rows of a tile, worked (0/1), dependent (0/1); then of a million requests
+                 those whose lines are cached, of a million that bring in a line those that push out a dirty
+                 one; of a million requests those that walk, of a million of these those that walk again
     gather_rows  int64[m]
     """
 
@@ -279,6 +283,65 @@ def tail_ps(steps, first, end, seed, kernel, block, number):
         if place < steps[i, 0]:
             extra_ps = steps[i, 1]
     return extra_ps
+
+
+@jit
+def loaded_ps(points, first, end, load):
+    """What a request takes more at a load [millionths of the rate].
+
+    Linear between the points; as at the first point below it, and as at the last above it.
+    points int64[n, 2], of which rows first..end are the tier's: (load, extra ps), loads rising
+    """
+    if load <= points[first, 0]:
+        return points[first, 1]
+    for i in range(first + 1, end):
+        if load <= points[i, 0]:
+            run = points[i, 0] - points[i - 1, 0]
+            rise = points[i, 1] - points[i - 1, 1]
+            return points[i - 1, 1] + rise * (load - points[i - 1, 0]) // run
+    return points[end - 1, 1]
+
+
+@jit
+def drawn_before(phase, number, ppm):
+    """Requests drawn of the first `number` of a sequence: `ppm` of a million, evenly spread, exact to one.
+
+    phase  0..999,999: where in the spacing the sequence begins
+    """
+    return (phase + number * ppm) // 1_000_000
+
+
+@jit
+def is_drawn(phase, number, ppm):
+    """Whether request `number` of a sequence is drawn (see drawn_before)."""
+    return drawn_before(phase, number + 1, ppm) > drawn_before(phase, number, ppm)
+
+
+@jit
+def draw_cached(block, op, number, hit_ppm, dirty_ppm):
+    """What the cache does with a request: (whether its lines are there, whether it pushes out dirty ones).
+
+    block is numbered in its kernel, op in its block, the request in its op. A request that finds its lines
+    pushes out none. The steps from block to block and op to op are fractions of square roots (odd, in
+    millionths), others for each draw, so that also sequences of one request are drawn evenly, and apart.
+    """
+    phase = (block * 618_033 + op * 414_213) % 1_000_000
+    hits = drawn_before(phase, number, hit_ppm)
+    if drawn_before(phase, number + 1, hit_ppm) > hits:
+        return True, False
+    phase = (block * 732_051 + op * 645_751) % 1_000_000
+    return False, is_drawn(phase, number - hits, dirty_ppm)
+
+
+@jit
+def draw_walks(block, op, number, walk_ppm, again_ppm):
+    """Levels of address translation that a request misses, 0 to 2; numbered as in draw_cached."""
+    phase = (block * 316_623 + op * 605_551) % 1_000_000
+    walks = drawn_before(phase, number, walk_ppm)
+    if drawn_before(phase, number + 1, walk_ppm) == walks:
+        return 0
+    phase = (block * 123_107 + op * 358_899) % 1_000_000
+    return 1 + is_drawn(phase, walks, again_ppm)
 
 
 @jit

@@ -44,7 +44,9 @@ def summarize(trace: Watched, system: System, placement: Placement, outcome: Out
         bytes_read={kind: ways[READ] for kind, ways in kinds.items()},
         bytes_written={kind: ways[WRITE] for kind, ways in kinds.items()},
         bytes_issued=_issued_by_kind(trace),
-        cache_hit_bytes=int(outcome.issued[:, tiers].sum()),
+        cache_hit_bytes=int(outcome.issued[:, tiers, READ].sum()),
+        cache_stored_bytes=int(outcome.issued[:, tiers, WRITE].sum()),
+        written_back_bytes=int(outcome.written_back.sum()),
         rounding_bytes=int((outcome.moved - outcome.issued).sum()),
         requests=int(outcome.requests.sum()),
         digest=f"{_digest(outcome):016x}",
@@ -164,7 +166,7 @@ def _tier_totals(system: System, placement: Placement, outcome: Outcome) -> list
     totals = []
     for number, tier in enumerate(system.tiers):
         issued = outcome.issued[:, number].sum(axis=0).tolist()
-        moved = outcome.moved[:, number].sum(axis=0)
+        moved = outcome.kernel_moved[:, number].sum(axis=0)
         p50_ps, p99_ps = percentiles_ps(outcome.latency[number], (50, 99))
         used_bytes = placement.used_bytes[number]
         totals.append(
@@ -179,6 +181,7 @@ def _tier_totals(system: System, placement: Placement, outcome: Outcome) -> list
                 requests=int(outcome.latency[number].sum()),
                 p50_ps=p50_ps,
                 p99_ps=p99_ps,
+                written_back_bytes=int(outcome.written_back[number]),
                 energy_pj=_energy_pj(tier, int(moved.sum())),
                 cost_usd=tuple((name, used_bytes * price / 10**15) for name, price in tier.cost),
             )
@@ -226,7 +229,7 @@ def percentiles_ps(histogram: np.ndarray, percents: Sequence[int]) -> list[int]:
 def _inputs_used(system: System, outcome: Outcome, meta: Mapping[str, Any]) -> list[Input]:
     """Numbers that the result's times rest on: the trace's and the machine's, less those of parts that
     were not used, and prices and energies."""
-    idle = {f"tier.{t.name}." for i, t in enumerate(system.tiers) if not outcome.moved[:, i].any()}
+    idle = {f"tier.{t.name}." for i, t in enumerate(system.tiers) if not outcome.kernel_moved[:, i].any()}
     first = len(system.tiers) + 1
     idle |= {
         f"link.{k.name}." for i, k in enumerate(system.links) if not outcome.kernel_moved[:, first + i].any()

@@ -31,6 +31,7 @@ def result() -> Result:
         used_bytes=70_500_000_000,
         capacity_bytes=141_000_000_000,
         requests=1710,
+        written_back_bytes=30_000,
         p50_ps=600_000,
         p99_ps=900_000,
     )
@@ -56,7 +57,9 @@ def result() -> Result:
         bytes_written={"state": 1_000_000},
         bytes_issued={"kv": 6_500_000, "state": 1_010_000},
         cache_hit_bytes=500_000,
-        rounding_bytes=2_064,
+        cache_stored_bytes=40_000,
+        written_back_bytes=30_000,
+        rounding_bytes=12_064,
         requests=1720,
         digest="00ff",
         provenance="assumed",

@@ -17,9 +17,10 @@ import numpy as np
 from memsim import fast, reference
 from memsim.options import ReplayOptions
 from memsim.placement import Piece, Placement, build_memory
+from memsim.program import Plan
 from memsim.result import Outcome
 from memsim.rules import Memory
-from memsim.system import Cache, Hop, Initiator, Link, System, Tier
+from memsim.system import Cache, Hop, Initiator, Link, System, Tier, Walk
 from memsim.trace import FLOP_UNITS, SPREADS, Access, Accesses, Kernel, Region
 
 GPU = Initiator("gpu", 4, 65_536, 128, 1_300_000, 10_000_000, 0, 7_490_000, 14_990_000, 500_000)
@@ -188,13 +189,20 @@ def _drawn_tier(random: Random, name: str, scale: int, speed: int) -> Tier:
     mbps = _drawn_pair(random, [rate * speed for rate in (1_000_000, 46_000, 99_991)])
     latency_ps = _drawn_pair(random, [n * scale for n in range(1, 10)])
     tails = ((), ((300_000, 5 * scale),), ((500_000, 2), (100_000, 90 * scale)))
+    channels = random.choice((1, 2, 3, 8))
+    loads = ((), ((0, 5), (300_000, 90 * scale)), ((500_000, 0), (900_000, 11 * scale), (1_000_000, 700)))
+    walks = tuple(
+        Walk(1 << 20, 4096, random.choice((0, 1, 40 * scale)), random.choice((0, 3, 9 * scale)))
+        for _ in range(random.choice((0, 1, 2)))
+    )
     return Tier(
-        name, 1 << 40, random.choice((1, 2, 3, 8)), mbps, random.choice((64, 256, 512)),
+        name, 1 << 40, channels, mbps, random.choice((64, 256, 512)),
         random.choice((1, 32, 64)), latency_ps, 1 << 40,
         occupancy_ps=_drawn_pair(random, (0, 0, 900, 7 * scale)), queue_depth=random.choice((0, 0, 1, 2, 5)),
         tail=random.choice(tails), commanded=random.random() < 0.2,
         turnaround_ps=random.choice((0, 0, 1, 50 * scale)),
         write_buffer_bytes=random.choice((0, 0, 700, 1 << 20)),
+        loaded=random.choice(loads) if channels == 1 else (), translation=walks,
     )  # fmt: skip
 
 
@@ -209,6 +217,36 @@ def _drawn_link(random: Random, name: str, scale: int, speed: int) -> Link:
         random.choice((1, 2, 5, 64)), random.choice((1, 3, 64)), random.choice((32, 64, 256)),
         random.choice((0, 0, 7, 24, 64)), random.random() < 0.3, random.choice(efficiencies),
     )  # fmt: skip
+
+
+@dataclass
+class FixedPlan:
+    """The same shares for every access of the first initiator's kernels, in millionths."""
+
+    hit: int = 0
+    dirty: int = 0
+    walk: int = 0
+    walk_again: int = 0
+
+    def shares(self, kernel: Kernel, accesses: Accesses, home: int) -> np.ndarray:
+        row = (self.hit, self.dirty, self.walk, self.walk_again)
+        return np.tile(np.array(row, np.int64) * (home == 0), (len(accesses.rows), 1))
+
+
+@dataclass
+class DrawnPlan:
+    """Shares of each access drawn from a seed and the kernel."""
+
+    seed: int
+
+    def shares(self, kernel: Kernel, accesses: Accesses, home: int) -> np.ndarray:
+        random = Random(self.seed * 1000 + kernel.id)
+        rows = [[_drawn_share(random) for _ in range(4)] for _ in accesses.rows]
+        return np.array(rows, np.int64).reshape(-1, 4)
+
+
+def _drawn_share(random: Random) -> int:
+    return random.choice((0, 0, 1_000_000, 500_000, 333_333, random.randrange(1_000_001)))
 
 
 def drawn_regions(random: Random) -> tuple[Region, ...]:
@@ -270,7 +308,9 @@ def _drawn_access(random: Random, launch: Kernel, regions: Sequence[Region]) -> 
     )  # fmt: skip
 
 
-def drawn_case(random: Random) -> tuple[MemoryTrace, System, Memory, int, dict[str, int], int]:
+def drawn_case(
+    random: Random,
+) -> tuple[MemoryTrace, System, Memory, int, dict[str, int], int, DrawnPlan | None]:
     """Arguments of run_both."""
     system = drawn_system(random)
     regions = drawn_regions(random)
@@ -278,7 +318,9 @@ def drawn_case(random: Random) -> tuple[MemoryTrace, System, Memory, int, dict[s
     trace = drawn_trace(random, regions)
     sent = random.sample(("f", "g", "k0", "k1", "k2"), random.randint(0, 3))
     run_on = {name: random.randrange(len(system.initiators)) for name in sent}
-    return trace, system, memory, random.choice((64, 100, 512, 4096)), run_on, random.randrange(1 << 40)
+    quantum_bytes, seed = random.choice((64, 100, 512, 4096)), random.randrange(1 << 40)
+    plan = random.choice((None, DrawnPlan(seed)))
+    return trace, system, memory, quantum_bytes, run_on, seed, plan
 
 
 def run_both(
@@ -288,11 +330,12 @@ def run_both(
     quantum_bytes: int = QUANTUM,
     run_on: Mapping[str, int] | None = None,
     seed: int = 0,
+    plan: Plan | None = None,
 ) -> Outcome:
     """The outcome of both engines; AssertionError names the first field in which they differ."""
     options = ReplayOptions(quantum_bytes, run_on or {}, seed)
-    quick = fast.run(trace, system, memory, options)
-    slow = reference.run(trace, system, memory, options)
+    quick = fast.run(trace, system, memory, options, plan=plan)  # type: ignore[arg-type]
+    slow = reference.run(trace, system, memory, options, plan=plan)  # type: ignore[arg-type]
     for name, a, b in zip(Outcome._fields, quick, slow, strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
     return quick
@@ -321,10 +364,10 @@ def elapsed_ps(outcome: Outcome, number: int = 0) -> int:
     return int(outcome.end_ps[number] - outcome.start_ps[number])
 
 
-def one_access_ps(system: System, tier: int, row_bytes: int, write: bool = False) -> int:
+def one_access_ps(system: System, tier: int, row_bytes: int, write: bool = False, **options: Any) -> int:
     """Time of one access to one row on an idle machine."""
     trace = one_kernel(kernel(), flat_region(0, 8, row_bytes), Access(0, 0, 0, 0, write, 0, 1))
-    return elapsed_ps(replayed(trace, system, tier))
+    return elapsed_ps(replayed(trace, system, tier, **options))
 
 
 def same_row_twice(row_bytes: int, write: bool = False) -> MemoryTrace:

@@ -100,9 +100,10 @@ def test_a_request_that_comes_back_goes_on_in_its_turn() -> None:
 def test_returns_come_before_all_that_is_issued(route: tuple[Hop, ...], tier: Tier, service_ps: int) -> None:
     """Kernels 0 and 2 share a unit that lends the bytes of one row. When kernel 2's write is complete, kernel
     0 is lent them, and kernel 1, on the other initiator, writes too: kernel 0 goes first."""
-    system = replace(one_far(tier, units=1, unit_outstanding_bytes=ROW), routes=((route,), (route,)))
-    one_ps = one_access_of(system, write=True)
-    ends = ends_ps(system, [1, 1, 1], [1, one_ps, 0], "k0 k1 k2", k1=1)
+    gpu = replace(PROMPT, units=1, unit_outstanding_bytes=ROW)
+    system = replace(one_far(tier), initiators=(gpu,) * 3, routes=((route,),) * 3)  # the first has a cache
+    one_ps = one_access_ps(system, 0, ROW, True, run_on={"f": 1})
+    ends = ends_ps(system, [1, 1, 1], [1, one_ps, 0], "k0 k1 k2", k0=1, k1=2, k2=1)
     assert ends == [2 * one_ps, 2 * one_ps + service_ps, one_ps]
 
 

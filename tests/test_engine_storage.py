@@ -13,6 +13,7 @@ import pytest
 from engine_cases import (
     GPU,
     L2,
+    NO_CACHE,
     MemoryTrace,
     columns,
     elapsed_ps,
@@ -26,6 +27,7 @@ from engine_cases import (
     run_both,
     same_row_twice,
     transfer_ps,
+    uncached,
     with_gpu,
     with_tier,
 )  # fmt: skip
@@ -61,8 +63,11 @@ def test_reads_and_writes_have_their_own_latency_rate_and_occupancy(write: bool)
     latency_ps, mbps, op_ps = (
         (WRITE_PS, WRITE_MBPS, WRITE_OP_PS) if write else (READ_PS, READ_MBPS, READ_OP_PS)
     )
-    assert one_access_ps(PLAIN, 0, PAGE, write) == latency_ps + transfer_ps(PAGE, mbps)
-    assert one_access_ps(STORE, 0, PAGE, write) == latency_ps + op_ps
+    plain_ps, limited_ps = (
+        one_access_ps(uncached(system), 0, PAGE, write, run_on=NO_CACHE) for system in (PLAIN, STORE)
+    )
+    assert plain_ps == latency_ps + transfer_ps(PAGE, mbps)
+    assert limited_ps == latency_ps + op_ps
 
 
 def test_a_piece_that_takes_longer_than_the_occupancy_takes_its_transfer() -> None:
@@ -88,7 +93,7 @@ def test_a_write_among_reads_begins_a_busy_period_at_their_rounded_end() -> None
     accesses = [Access(0, 0, 0, 0, write, row, 1) for row, write in enumerate((False, True, False))]
     trace = one_kernel(kernel(tiles_in_flight=3), flat_region(0, 8, PAGE), *accesses)
     services_ps = 2 * transfer_ps(PAGE, READ_MBPS) + transfer_ps(PAGE, 1_300)
-    assert elapsed_ps(replayed(trace, system)) == READ_PS + services_ps
+    assert elapsed_ps(replayed(trace, uncached(system), run_on=NO_CACHE)) == READ_PS + services_ps
 
 
 # Many requests
@@ -112,7 +117,7 @@ def test_a_deeper_queue_hides_the_latency(depth: int) -> None:
 def test_many_small_accesses_take_their_occupancy_over_the_channels(write: bool) -> None:
     """n rows of a page: n x occupancy / channels, the limit on operations a second."""
     op_ps = WRITE_OP_PS if write else READ_OP_PS
-    took = elapsed_ps(replayed(scan(4000, write=write), STORE))
+    took = elapsed_ps(replayed(scan(4000, write=write), uncached(STORE), run_on=NO_CACHE))
     idle_ps = WRITE_PS if write else READ_PS
     assert took == pytest.approx(idle_ps + 4000 * op_ps / CHANNELS, rel=0.01)
 
@@ -137,7 +142,7 @@ def test_an_operation_moves_what_lies_together_whatever_requests_it_is_cut_into(
 @pytest.mark.parametrize("write", [False, True])
 def test_large_accesses_reach_the_rate_of_reads_or_of_writes(write: bool) -> None:
     rate = CHANNELS * (WRITE_MBPS if write else READ_MBPS)
-    took = elapsed_ps(replayed(scan(4000, write=write), PLAIN))
+    took = elapsed_ps(replayed(scan(4000, write=write), uncached(PLAIN), run_on=NO_CACHE))
     idle_ps = WRITE_PS if write else READ_PS
     assert took == pytest.approx(idle_ps + transfer_ps(4000 * PAGE, rate), rel=0.01)
 
@@ -269,7 +274,8 @@ def test_the_draw_does_not_depend_on_the_machine() -> None:
 def test_writes_have_the_tail_too_and_hits_have_none() -> None:
     always = with_tier(PLAIN, 0, tail=((1_000_000, EXTRA_PS),))
     for write, latency_ps, mbps in ((False, READ_PS, READ_MBPS), (True, WRITE_PS, WRITE_MBPS)):
-        assert one_access_ps(always, 0, PAGE, write) == latency_ps + transfer_ps(PAGE, mbps) + EXTRA_PS
+        found = one_access_ps(uncached(always), 0, PAGE, write, run_on=NO_CACHE)
+        assert found == latency_ps + transfer_ps(PAGE, mbps) + EXTRA_PS
     trace = one_kernel(
         kernel(blocks=2), flat_region(0, 2, 64), Access(0, 0, 1, 0, False, 0, 1, spread="each")
     )

@@ -15,6 +15,7 @@ from engine_cases import (
     HOST_MBPS,
     HOST_PS,
     L2,
+    NO_CACHE,
     ONE_TIER,
     PCIE,
     PCIE_MBPS,
@@ -33,6 +34,7 @@ from engine_cases import (
     replayed,
     run_both,
     transfer_ps,
+    uncached,
     with_gpu,
     with_link,
     with_tier,
@@ -76,7 +78,8 @@ def stream(system: System, tier: int, rows: int = 10_000, write: bool = False) -
     region = flat_region(0, rows, 4096)
     launch = kernel(blocks=4, tile_rows=1, tiles_in_flight=16)
     trace = one_kernel(launch, region, Access(0, 0, 3, 0, write, 0, rows, spread="even", worked=True))
-    return replayed(trace, with_gpu(system, unit_outstanding_bytes=1 << 20), tier)
+    roomy = uncached(with_gpu(system, unit_outstanding_bytes=1 << 20))
+    return replayed(trace, roomy, tier, run_on=NO_CACHE)
 
 
 @pytest.mark.parametrize(("tier", "mbps"), [(0, 8 * 46_000), (1, PCIE_MBPS)])
@@ -207,7 +210,7 @@ def test_a_write_that_depends_on_its_read_waits_for_it() -> None:
     def took(dependent: bool) -> int:
         accesses = [Access(0, 0, 0, 0, False, 0, 1), Access(0, 0, 0, 0, True, 1, 1, dependent=dependent)]
         trace = one_kernel(kernel(tiles_in_flight=4, tile_bytes=64), region, *accesses)
-        return elapsed_ps(run_both(trace, ONE_TIER, placed([region]), QUANTUM))
+        return elapsed_ps(run_both(trace, uncached(ONE_TIER), placed([region]), QUANTUM, NO_CACHE))
 
     one = one_access_ps(ONE_TIER, 0, 64)
     assert took(dependent=True) == 2 * one

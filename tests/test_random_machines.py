@@ -96,9 +96,9 @@ def one_ends_well(table: dict[str, Any], files, choice: int) -> str:
     except UsageError as refused:
         return ended(refused)
     assert result.total_ps > 0
-    assert sum(result.bytes_issued.values()) + result.rounding_bytes == result.cache_hit_bytes + sum(
-        t.moved_read_bytes + t.moved_write_bytes for t in result.tiers
-    )
+    cached = result.cache_hit_bytes + result.cache_stored_bytes - result.written_back_bytes
+    moved = sum(t.moved_read_bytes + t.moved_write_bytes for t in result.tiers)
+    assert sum(result.bytes_issued.values()) + result.rounding_bytes == cached + moved
     if choice % SLOWLY_EVERY == 0:
         assert replay(file, system, **{**options, "bound": False}, engine="reference").digest == result.digest
     return "replayed"

@@ -63,8 +63,10 @@ def test_the_table_says_what_a_step_costs_and_why(result):
 
 def test_the_table_adds_up_the_ledger(result):
     flat = " ".join(report.text(result, 100).split())
-    assert "issued 7,510,000 = cache hits 500,000 + moved by tiers 7,012,064 - rounding 2,064 bytes" in flat
-    assert 7_510_000 == 500_000 + 7_012_064 - 2_064
+    terms = "issued 7,510,000 = cache hits 500,000 + stored 40,000 + moved by tiers 7,012,064"
+    assert f"{terms} - written back 30,000 - rounding 12,064 bytes" in flat
+    assert 7_510_000 == 500_000 + 40_000 + 7_012_064 - 30_000 - 12_064
+    assert "of the bytes stored 10,000 stay; the rest is written back" in flat
 
 
 def test_achieved_bandwidth_is_bytes_over_time_and_the_fuller_direction_of_a_link(result):
