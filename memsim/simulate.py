@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memsim import ledger
+from memsim.cache_plan import CachePlan
 from memsim.errors import TraceError, UsageError, nearest
 from memsim.options import DEFAULT_QUANTUM_BYTES, ReplayOptions
 from memsim.placement import build_memory, parse_rules, place_regions
@@ -201,13 +202,14 @@ def _run(
     options: ReplayOptions,
     progress: Progress | None,
 ) -> Outcome:
+    plan = CachePlan(system, memory, options.quantum_bytes)
     if engine == "fast":
         from memsim import fast
 
-        return fast.run(trace, system, memory, options, progress)
+        return fast.run(trace, system, memory, options, progress, plan)
     from memsim import reference
 
-    return reference.run(trace, system, memory, options, progress)
+    return reference.run(trace, system, memory, options, progress, plan)
 
 
 def _with_bounds(
@@ -222,7 +224,8 @@ def _with_bounds(
     for number, family in enumerate(trace.tally.family):  # the last of equals: the first may launch a graph
         if family not in longest or times_ps[number] >= times_ps[longest[family]]:
             longest[family] = number
-    bounds = find_bounds(trace.trace, system, memory, options, longest)
+    plan = CachePlan(system, memory, options.quantum_bytes)
+    bounds = find_bounds(trace.trace, system, memory, options, longest, plan)
     families = tuple(
         replace(family, bound=b.resource, bound_share=b.share, bound_shares=b.shares)
         for family, b in ((family, bounds[family.name]) for family in result.families)

@@ -78,7 +78,7 @@ def test_reads_and_writes_pass_each_other() -> None:
     launch = kernel(tiles_in_flight=200)
     reads = Access(0, 0, 0, 0, False, 0, 100, stride=8, worked=True)
     writes = Access(0, 0, 0, 0, True, 4, 10, stride=8, worked=True)
-    trace = one_kernel(launch, flat_region(0, 900, ROW), reads, writes)
+    trace = one_kernel(launch, flat_region(0, 900, ROW), writes, reads)
     assert took_ps(trace, ported()) == took_ps(rows(100), ported())
 
 

@@ -56,7 +56,7 @@ def test_random_systems_and_traces(random: Random) -> None:
         ledger.check(outcome, watched.tally.issued, system)
     (whole,) = split(trace.kernels(), apart=False)
     row_bytes = memory.regions[:, ROW_BYTES]
-    program = build_program(whole.launches, whole.waits, whole.new_step, system, row_bytes, run_on)
+    program = build_program(whole.launches, whole.waits, whole.new_step, system, row_bytes, run_on, plan)
     assert outcome.end_ps.max() <= longest_time_ps(program, memory, system, quantum_bytes)
 
 

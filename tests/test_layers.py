@@ -16,13 +16,16 @@ OURS = ("memsim", "workloads", "validation", "hwprofiles")
 LAYERS = (  # bottom first
     {"errors", "jit", "system", "options", "result"},
     {"units", "trace", "rules", "output", "progress"},
-    {"cli_options", "trace_schema", "unique", "placement", "program", "segments", "quantity"},
-    {"profile_schema", "fast_state", "limits"},
-    {"trace_batch", "fast_queue", "fast_pack", "reference_parts", "profile", "nodes"},
-    {"trace_rules", "fast_pool", "route"},
-    {"trace_read", "trace_write", "fast_route", "lint", "closed_form", "machine_graph"},
-    {"trace_check", "trace_show", "fast_tile", "reference", "recording"},
-    {"fast_loop"},
+    {"cli_options", "trace_schema", "unique", "placement", "program", "segments", "quantity", "plan_parts"},
+    {"profile_schema", "fast_state", "limits", "plan_stack"},
+    {
+        "trace_batch", "fast_queue", "fast_pack", "reference_parts", "profile", "nodes",
+        "plan_find", "plan_runs", "plan_walks",
+    },
+    {"trace_rules", "fast_pool", "route", "plan_keep"},
+    {"trace_read", "trace_write", "fast_route", "lint", "closed_form", "machine_graph", "plan_touch"},
+    {"trace_check", "trace_show", "fast_tile", "reference", "recording", "translation_plan"},
+    {"fast_loop", "cache_plan"},
     {"fast"},
     {"tally", "bound", "ledger"},
     {"summary"},
@@ -34,7 +37,7 @@ LAYERS = (  # bottom first
     {"cli_lists", "cli_trace", "cli_machines", "cli_kernel", "cli_validate"},
     {"cli"},
     {"__main__"},
-)
+)  # fmt: skip
 LEVEL = {f"memsim.{name}": level for level, names in enumerate(LAYERS) for name in names}
 MODULES = sorted(path for path in (ROOT / "memsim").glob("*.py") if path.stem != "__init__")
 

@@ -88,7 +88,8 @@ def system() -> System:
         Input("tier.host.latency", "111 ns", "assumed", "b"),
         Input("link.pcie.tags", "768", "assumed", "c"),
     )
-    return dataclasses.replace(TWO_TIERS, inputs=inputs)
+    small = dataclasses.replace(TWO_TIERS.cache, capacity_bytes=1)  # nothing is left for the next kernel
+    return dataclasses.replace(TWO_TIERS, inputs=inputs, cache=small)
 
 
 def test_steps_add_up_and_pay_their_graph_launch(trace: Path, system: System) -> None:
@@ -112,6 +113,16 @@ def test_bytes_are_those_of_the_trace(trace: Path, system: System) -> None:
 def test_engines_give_equal_results(trace: Path, system: System) -> None:
     quick, slow = (replay(trace, system, engine=engine) for engine in ("fast", "reference"))
     assert dataclasses.replace(quick, engine="") == dataclasses.replace(slow, engine="")
+
+
+def test_a_step_finds_in_the_cache_what_the_one_before_has_read(trace: Path, system: System) -> None:
+    large = dataclasses.replace(system, cache=TWO_TIERS.cache)
+    quick, slow = (replay(trace, large, engine=engine) for engine in ("fast", "reference"))
+    assert dataclasses.replace(quick, engine="") == dataclasses.replace(slow, engine="")
+    assert quick.cache_hit_bytes == quick.bytes_read["kv"] // 2
+    assert quick.step_ps[1] < quick.step_ps[0] == replay(trace, system).step_ps[0]
+    (family,), (cold,) = quick.families, replay(trace, system).families
+    assert cold.bound == family.bound != "l2 bandwidth"  # the longest kernel is one of the cold ones
 
 
 @pytest.mark.parametrize(
