@@ -199,7 +199,7 @@ class Result:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes stored that are still in the cache; at least 0, for lines are pushed out whole."""
+        """Bytes stored that are still in the cache; 0 where shares have pushed out a little more."""
         return max(0, self.cache_stored_bytes - self.written_back_bytes)
 
     @property

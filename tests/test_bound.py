@@ -13,6 +13,7 @@ from engine_cases import (
     ONE_TIER,
     PCIE,
     TWO_TIERS,
+    FixedPlan,
     MemoryTrace,
     columns,
     flat_region,
@@ -20,6 +21,7 @@ from engine_cases import (
     one_access_ps,
     one_kernel,
     placed,
+    uncached,
     with_gpu,
     with_tier,
 )  # fmt: skip
@@ -27,7 +29,7 @@ from engine_cases import (
 from memsim import bound
 from memsim.bound import Bound, find_bounds
 from memsim.options import ReplayOptions
-from memsim.system import System
+from memsim.system import System, Walk
 from memsim.trace import Access
 
 ROOMY = with_gpu(TWO_TIERS, unit_outstanding_bytes=1 << 20)
@@ -174,6 +176,67 @@ def test_a_slow_cache_binds_blocks_that_share_their_rows() -> None:
     access = Access(0, 0, 3, 0, False, 0, 4000, spread="each", worked=True)
     launch = kernel(blocks=4, tile_rows=16, tiles_in_flight=8)
     assert bound_of(one_kernel(launch, region, access), slow).resource == "l2 bandwidth"
+
+
+def written(rows: int) -> MemoryTrace:
+    """A scan whose tiles are read, then written."""
+    region = flat_region(0, rows, 1024)
+    read, write = (
+        Access(0, 0, 3, 0, write, 0, rows, spread="even", grain=16, worked=not write)
+        for write in (False, True)
+    )
+    return one_kernel(kernel(blocks=4, tile_rows=16, tiles_in_flight=8), region, read, write)
+
+
+def stored(rows: int) -> MemoryTrace:
+    access = Access(0, 0, 3, 0, True, 0, rows, spread="even", grain=16)
+    return one_kernel(kernel(blocks=4, tiles_in_flight=8), flat_region(0, rows, 1024), access)
+
+
+def with_cache(system: System, **changes: Any) -> System:
+    return dataclasses.replace(system, cache=dataclasses.replace(system.cache, **changes))
+
+
+WALKER = Walk(1 << 20, 4096, 1_000, 1_000_000)
+EVERY = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("trace", "system", "tier", "shares", "expected"),
+    [
+        (written(4000), with_cache(ROOMY, mbps=(10**7, 1000)), 0, {}, "l2 write bandwidth"),
+        (written(4000), with_tier(ROOMY, 0, turnaround_ps=400_000), 0, {"dirty": EVERY}, "hbm turnaround"),
+        (scan(4000), with_gpu(ROOMY, port_mbps=(500, 500)), 0, {}, "unit ports"),
+        (scan(400), with_tier(ROOMY, 1, translation=(WALKER,)), 1, {"walk": EVERY}, "host translation"),
+        (
+            stored(20), with_tier(ROOMY, 0, channel_mbps=(10**6, 10), write_buffer_bytes=2048), 0,
+            {"dirty": EVERY}, "hbm write buffer",
+        ),
+    ],
+)  # fmt: skip
+def test_the_bound_of_what_writes_and_translates_is_named(
+    trace: MemoryTrace, system: System, tier: int, shares: dict[str, int], expected: str
+) -> None:
+    memory, options = placed(trace.regions, tier), ReplayOptions(4096)
+    found = find_bounds(trace, system, memory, options, {"f": 0}, FixedPlan(**shares))["f"]  # type: ignore[arg-type]
+    assert found.resource == expected
+    assert found.share > 0.2
+
+
+def test_kernels_before_the_longest_go_through_the_plan_once_in_order() -> None:
+    seen = []
+
+    class Noting(FixedPlan):
+        def shares(self, launch: Any, accesses: Any, home: int) -> np.ndarray:
+            seen.append((launch.id, home))
+            return super().shares(launch, accesses, home)
+
+    launches = [(kernel(i), columns([Access(i, 0, 0, 0, False, 0, 1)])) for i in range(4)]
+    trace = MemoryTrace((flat_region(0, 8, 64),), launches)
+    find_bounds(
+        trace, uncached(ONE_TIER), placed(trace.regions), ReplayOptions(run_on={"k1": 1}), {"f": 2}, Noting()
+    )  # type: ignore[arg-type]
+    assert seen == [(0, 0), (1, 1), (2, 0)]
 
 
 def test_kernels_that_overlap_have_a_bound_each() -> None:

@@ -115,6 +115,15 @@ def test_two_buffers_in_turn_are_found_if_both_fit(share: int, hit: int) -> None
         assert machine.run(read(0, rows, region))[0, HIT_PPM] == hit
 
 
+def test_two_buffers_at_once_need_no_more_room_than_in_turn() -> None:
+    machine, rows = Machine(), 2 * ROWS // 5
+    for region in (0, 1):
+        machine.run(read(0, rows, region))
+    both = [replace(read(0, rows, i), block=i, block_last=i) for i in range(2)]
+    for _ in range(2):
+        assert machine.run(*both, blocks=2)[:, HIT_PPM].tolist() == [MILLION, MILLION]
+
+
 def test_a_long_scan_clears_the_cache() -> None:
     machine = Machine(rows=(ROWS, 10**10 // ROW))
     machine.run(read(0, 1000))
@@ -318,6 +327,16 @@ def test_a_read_line_of_two_places_pushes_out_two_lines_one_after_the_other() ->
     assert machine.plan.dirty_bytes() == CAPACITY // 2 - CAPACITY // 16  # ... and not all are written
     shares = [machine.run(read(i * half, half, region=1))[0, DIRTY_PPM] for i in range(1, 3)]
     assert shares == [875_000, 0]
+
+
+def test_dirty_lines_that_leave_before_they_are_read_again_are_written_back() -> None:
+    """One block reads what was written while another one reads half as many new lines."""
+    machine = Machine()
+    machine.run(write(0, ROWS))
+    both = [read(0, ROWS), replace(read(0, ROWS // 2, 1), block=1, block_last=1)]
+    shares = machine.run(*both, blocks=2)
+    assert shares[:, :2].tolist() == [[0, 666_666], [0, 666_666]]
+    assert machine.plan.dirty_bytes() == 0
 
 
 def test_a_dirty_line_that_is_written_again_is_written_back_once() -> None:
