@@ -53,7 +53,7 @@ class CachePlan:
             totals = np.zeros((len(shares), 3), np.int64)
             add_up(self._cached.seen.parts, count, totals)
             rate(totals, shares)
-            shares[:, WALK1_PPM : WALK1_PPM + LEVELS] = self._translation.shares(kernel, accesses, done)
+            shares[:, WALK1_PPM : WALK1_PPM + LEVELS] = self._translation.shares(kernel, accesses)
         return shares
 
     def dirty_bytes(self) -> int:

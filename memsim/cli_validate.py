@@ -195,6 +195,36 @@ def here(
 
 
 @app.command()
+def calibrate(
+    machine: Machine = "nvidia-h200",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Only this constant, such as tier.hbm.latency. Repeatable."),
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Put what was found into the machine files, line by line.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute the constants of machine files from the measured points that may calibrate."""
+    from memsim import progress, report_json
+    from validation import calibrate as calibrating
+    from validation import calibrate_show, calibrate_write
+
+    if write:
+        calibrate_write.check_writable(calibrating.files(only or ()))
+    with progress.shown("calibrating") as advance:
+        found = calibrating.calibrated(machine, only or (), advance)
+    written = calibrate_write.write(found) if write else []
+    if as_json:
+        print(report_json.dumps(calibrate_show.document(found, machine, written)), end="")
+        return
+    print(calibrate_show.text(found), end="")
+    for path in written:
+        print(f"written: {path}")
+
+
+@app.command()
 def figures(
     output: Annotated[
         Path, typer.Option("--output", "-o", parser=named, metavar="DIR", help="Where the figures go.")

@@ -30,9 +30,9 @@ V_BEGIN, V_END, V_ROW_BYTES, V_WEIGHT, V_TOTAL, V_BASE, V_UNIT = range(7)
 # Columns of parts. The first six are what parts are sorted by.
 (
     WHEN, REGION, SPARSE, FIRST, STRIDE, UNITS, END, BYTES, NUMBER, WRITE, LIST_AT,
-    NEW, MISSED, PUSHED, RUN, ASKED_TOGETHER, NEW_TOGETHER,
-) = range(17)  # fmt: skip
-PART_COLUMNS = 17
+    NEW, MISSED, PUSHED, RUN,
+) = range(15)  # fmt: skip
+PART_COLUMNS = 15
 STRIDED = 4096  # rows of a strided access of which each is a part: which of them meet is known exactly
 
 

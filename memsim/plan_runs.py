@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from memsim.jit import inner, jit
 from memsim.plan_parts import (
-    ASKED_TOGETHER,
     BYTES,
     END,
     FIRST,
     LIST_AT,
     NEW,
-    NEW_TOGETHER,
     REGION,
     RUN,
     SPARSE,
@@ -154,7 +152,6 @@ def form_runs(stack, touched, begin, end):
     """Join parts begin..end, touched together, where they meet; count of each what none before it touches."""
     parts, runs = touched.parts, touched.runs
     run, covered, written, before = -1, 0, 0, -1
-    asked = new_in_all = 0
     for k in range(begin, end):
         part = touched.order[k]
         first, last, sparse = parts[part, FIRST], parts[part, END], parts[part, SPARSE]
@@ -182,10 +179,5 @@ def form_runs(stack, touched, begin, end):
             runs[run, R_WRITTEN] += share_of(parts[part, BYTES], wrote, parts[part, UNITS])
         parts[part, NEW] = new
         parts[part, RUN] = run
-        asked += sparse * parts[part, UNITS]
-        new_in_all += sparse * new
         before = part
-    for k in range(begin, end):
-        parts[touched.order[k], ASKED_TOGETHER] = asked
-        parts[touched.order[k], NEW_TOGETHER] = new_in_all
     stack.sizes[S_RUNS] = run + 1

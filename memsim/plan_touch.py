@@ -82,7 +82,7 @@ def view_of(memory: Memory, tiers: Set[int], page_bytes: int = 0) -> View:
 class Seen:
     """What a view shows of one kernel after the other.
 
-    parts  of the last one, int64[count or more, 17] (see plan_parts); rows  int64[m], units of its row lists
+    parts  of the last one, int64[count or more, 15] (see plan_parts); rows  int64[m], units of its row lists
     """
 
     def __init__(self, view: View) -> None:

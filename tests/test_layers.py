@@ -20,7 +20,7 @@ LAYERS = (  # bottom first
     {"profile_schema", "fast_state", "limits", "resources", "plan_stack"},
     {
         "trace_batch", "fast_queue", "fast_pack", "reference_parts", "profile", "nodes",
-        "plan_find", "plan_runs", "plan_walks",
+        "plan_find", "plan_runs",
     },
     {"trace_rules", "fast_pool", "route", "plan_keep"},
     {"trace_read", "trace_write", "fast_route", "lint", "closed_form", "machine_graph", "plan_touch"},
