@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -28,8 +29,8 @@ from memsim.system import MILLION, Hop, Initiator, Link, System, Tier
 TILE_BYTES = 2 * DEFAULT_QUANTUM_BYTES
 EXACT = 0.005  # how near a stream comes to its path's bandwidth where there is plenty in flight
 # What is plenty: requests in flight, in what Little's law needs, where answers and requests take turns on one
-# medium (elsewhere the more the busier the tier is); bytes in flight, in stripes, where the tier is busy.
-SHARED_PLENTY, STRIPES, BUSY = 4, 8, 0.5
+# medium (elsewhere the more the busier the tier is). STRIPES is how long a stream is at least.
+SHARED_PLENTY, STRIPES = 4, 8
 STORED_PLENTY = 6  # times, on a tier with a queue
 CHANCE = 0.9  # of the bound below which no network of queues falls: requests do not meet at random
 
@@ -283,17 +284,64 @@ def _expected(ways: Sequence[Way], held: Sequence[Limit]) -> Expected:
     path_mbps, part = min(path_of(way) for way in ways)
     tight = min(held, key=_little_mbps)
     nbytes, little_mbps = tight.request_bytes, _little_mbps(tight)
-    in_flight = min(limit.requests * limit.request_bytes for limit in held)
     fillings = [path_mbps / tier_mbps(way.holder, way.write) for way in ways]
-    spread = all(
-        filling < BUSY or in_flight >= STRIPES * way.stripe_bytes
-        for way, filling in zip(ways, fillings, strict=True)
-    )
-    if spread and little_mbps >= path_mbps * _plenty(ways, max(fillings)):
+    met_mbps = min(_little_mbps(_met(limit, ways, fillings)) for limit in held)
+    if met_mbps >= path_mbps * _plenty(ways, max(fillings)):
         return Expected(path_mbps * (1 - EXACT), path_mbps * (1 + EXACT), part, True)
     busiest_ps = nbytes * 1_000_000 / path_mbps
     alone_mbps = nbytes * 1_000_000 / max(limit.trip_ps for limit in held)
     queued_mbps = tight.requests * nbytes * 1_000_000 / (tight.trip_ps + (tight.requests - 1) * busiest_ps)
-    least_mbps = max(alone_mbps, queued_mbps if spread else 0.0) * CHANCE
+    dice_mbps = min(_dice_mbps(limit, way) for limit in held for way in ways)
+    least_mbps = max(alone_mbps, min(queued_mbps, dice_mbps)) * CHANCE
     bound = tight.name if little_mbps < path_mbps else f"{part}, {tight.name}"
     return Expected(least_mbps, min(path_mbps, little_mbps) * (1 + EXACT), bound, False)
+
+
+class Meeting(NamedTuple):
+    """How requests of a stream meet on the channels of a tier, where lanes lie as thrown dice.
+
+    A request waits for the last of its lanes: the longest of n times alike is the mean of them times
+    1 + 1/2 + ... + 1/n at most. A channel that is busy for a share r of the time keeps a lane its service /
+    (1 - r), if services are drawn (exponential); those of a stream are all alike, so that it is less.
+    Requests of less than a lane come one after another to the channel of theirs, as a whole lane would.
+
+    lane_ps   service of a lane;  last  mean time of a request's last lane, in those of a lane
+    burst_ps  what a written piece waits for besides: the channel writes what it has gathered
+    """
+
+    lane_ps: float
+    last: float
+    burst_ps: float
+
+
+def _meeting(way: Way, nbytes: int) -> Meeting:
+    tier = way.holder
+    lane_ps = way.stripe_bytes * MILLION / tier_mbps(tier, way.write)
+    last = sum(1 / n for n in range(1, _pieces(way, nbytes) + 1))
+    gathered_ps = tier.write_buffer_bytes * MILLION / tier.channel_mbps[1] if way.write else 0.0
+    return Meeting(lane_ps, last, gathered_ps)
+
+
+def _met(limit: Limit, ways: Sequence[Way], fillings: Sequence[float]) -> Limit:
+    """A limit with the trip of requests that meet others on channels so busy; none if these always are."""
+    waits_ps = 0.0
+    for way, filling in zip(ways, fillings, strict=True):
+        if filling >= 1:
+            return limit._replace(requests=0)
+        meeting = _meeting(way, limit.request_bytes)
+        waits_ps += meeting.lane_ps * (meeting.last / (1 - filling) - 1) + meeting.burst_ps
+    return limit._replace(trip_ps=limit.trip_ps + int(waits_ps))
+
+
+def _dice_mbps(limit: Limit, way: Way) -> float:
+    """Bandwidth of a tier with so many requests in flight, whose lanes lie as thrown dice.
+
+    The share r of the time that its channels are busy solves Little's law: the time that all channels need
+    for what is in flight = r x (trip + waits), where a request waits as long as `Meeting` says.
+    """
+    meeting, all_mbps = _meeting(way, limit.request_bytes), tier_mbps(way.holder, way.write)
+    held_ps = limit.requests * limit.request_bytes * MILLION / all_mbps
+    rest_ps = max(0.0, limit.trip_ps + meeting.burst_ps - meeting.lane_ps)
+    total_ps = held_ps + rest_ps + meeting.lane_ps * meeting.last
+    busy = 2 * held_ps / (total_ps + sqrt(total_ps**2 - 4 * held_ps * rest_ps))
+    return busy * all_mbps

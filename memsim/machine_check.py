@@ -2,12 +2,12 @@
 
 A machine enters, a list of `Check` leaves: what a closed form over its numbers expects, and what the replay
 of a pattern found. For every tier: streams of reads and writes reach the bandwidth of the path, or what
-the requests in flight allow by Little's law; a chase takes the idle latency and the transfers; random units
-are not faster than units in a row; storage at depth 1 is bound by its latency. For every copy engine: the
-set-up of a transfer, and the rate of large ones. Tiers are checked behind a cache that keeps nothing and
-without address translation, so that all that is read comes out of them and all that is written goes there.
-Rates are slopes between two sizes, so that launches, ramps and ends do not count. Nothing here is measured:
-the model is checked against the file.
+the requests in flight allow by Little's law, where they meet on channels as thrown dice do; a chase takes
+the idle latency and the transfers; random units are not faster than units in a row; storage at depth 1 is
+bound by its latency. For every copy engine: the set-up of a transfer, and the rate of large ones. Tiers are
+checked behind a cache that keeps nothing and without address translation, so that all that is read comes out
+of them and all that is written goes there. Rates are slopes between two sizes, so that launches, ramps and
+ends do not count. Nothing here is measured: the model is checked against the file.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ FLIGHTS = 4  # bytes that a stream may have in flight, in what its path needs
 SMALL, LARGE = 3, 9  # sizes between which a slope is taken, in bytes in flight
 CHASED, SCATTERED, ALONE = 256, 1 << 16, 64  # loads one by one, random units, requests at depth 1
 LINE_BYTES, COPIED_BYTES = 64, (4 << 20, 16 << 20)
+COPIED_STRIPES = (64, 256)  # at least: the fewer lanes, the more unevenly they lie on channels
 ROUNDING, CHANCE = 1e-9, 0.01  # of a time in seconds; of random rows that meet less often than rows in a row
 NARROW = 1.02  # a range that is shown as its middle
 WIDE = 2.0  # a range, most over least, that says little
@@ -226,13 +227,15 @@ def _setup(way: Way) -> Check:
 def _copy(way: Way) -> Check:
     """Beyond its set-up a large transfer, one a unit, takes its bytes at the rate of its slower way."""
     engines, options = way.runner.units, {"dma": True, "write": way.write}
+    sizes = [
+        max(size, min(stripes * way.stripe_bytes, MOST_BYTES * size // COPIED_BYTES[1]))
+        for size, stripes in zip(COPIED_BYTES, COPIED_STRIPES, strict=True)
+    ]
     times_ps = [
-        _time_ps(way, "stream", {**options, "bytes": size * engines, "block_bytes": size})
-        for size in COPIED_BYTES
+        _time_ps(way, "stream", {**options, "bytes": size * engines, "block_bytes": size}) for size in sizes
     ]
     what = "copies out" if way.write else "copies in"
-    small, large = COPIED_BYTES
-    return _reached(way, what, expected_copy(way), (small * engines, large * engines), times_ps)
+    return _reached(way, what, expected_copy(way), [size * engines for size in sizes], times_ps)
 
 
 def _time_ps(way: Way, pattern: str, options: dict[str, Any], quantum_bytes: int = 0) -> int:

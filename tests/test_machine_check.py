@@ -11,7 +11,7 @@ from hwprofiles import machine_names
 from memsim import cli, closed_form, load_machine, machine_check, report
 from memsim.closed_form import Way, expected_stream, path_of, round_trip_ps
 from memsim.machine_check import Check, run
-from memsim.route import build_system
+from memsim.route import build_system, tier_mbps
 
 # Streams of shipped machines that have too little in flight for their path, and what limits them.
 LIMITED = {
@@ -39,20 +39,24 @@ def test_every_shipped_machine_behaves_as_its_file_says(checked):
     assert {check.part for check in checks} >= {tier.name for tier in system_of(name).tiers}
 
 
-def test_every_stream_reaches_the_least_bandwidth_of_links_and_tier_within_half_a_percent(checked):
+def test_every_stream_reaches_the_least_bandwidth_of_links_and_tier(checked):
+    """Within half a percent; where the tier binds less what its uneven queues lose, 15% at most."""
     name, checks = checked
     system = system_of(name)
     for number, tier in enumerate(system.tiers):
         for write, what in ((False, "reads"), (True, "writes")):
-            path_mbps, part = path_of(Way(system, 0, number, write))
+            way = Way(system, 0, number, write)
+            path_mbps, part = path_of(way)
             check = found(checks, tier.name, what)
             limit = LIMITED.get((name, tier.name, what))
             if limit:
                 assert check.bound == limit
                 assert check.found < path_mbps * 1e6 * 0.995
-            else:
-                assert check.bound.split(",")[0] == part
-                assert check.found == pytest.approx(path_mbps * 1e6, rel=0.005)
+                continue
+            assert check.bound.split(",")[0] == part
+            assert check.found < path_mbps * 1e6 * 1.005
+            lost = 0.15 if part.split()[0] == tier.name else 0.005 if expected_stream(way).exact else 0.05
+            assert check.found > path_mbps * 1e6 * (1 - lost)
 
 
 def test_copies_and_loads_are_checked_by_who_makes_them():
@@ -123,7 +127,8 @@ def test_streams_reach_what_is_in_flight_or_what_their_path_sustains():
 
 def test_copies_inside_the_first_tier_read_and_write_it_in_turn():
     wide = system_of("h200", "initiator.copy.unit_outstanding=64 MiB")
-    assert closed_form.reached_copy(Way(wide, 1, 0)) == (int(1 / (1 / 4_516_800 + 1 / 4_257_600)), "hbm")
+    reads_mbps, writes_mbps = (tier_mbps(wide.tiers[0], write) for write in (False, True))
+    assert closed_form.reached_copy(Way(wide, 1, 0)) == (int(1 / (1 / reads_mbps + 1 / writes_mbps)), "hbm")
 
 
 def test_operations_are_named_where_they_bind():
@@ -145,13 +150,13 @@ def test_a_round_trip_by_hand():
 
 
 def test_a_write_behind_the_cache_by_hand():
-    """It ends in the cache; another initiator's needs a place in the buffers of the channels."""
-    system = system_of("h200")
+    """It ends in the cache; another initiator's is gathered, or waits until that is written."""
+    system = system_of("h200", "tier.hbm.write_buffer=16 KiB")
     cache = system.cache
     wire_ps = -(-8192 * 10**6 // cache.mbps[1])
     stored = Way(system, 0, 0, write=True)
     assert round_trip_ps(stored, 8192, 8192) == cache.latency_ps + wire_ps
-    assert path_of(stored) == (4_257_600, "hbm")
+    assert path_of(stored) == (tier_mbps(system.tiers[0], True), "hbm")
     slow = system_of("h200", "cache.l2.write_bandwidth=2 TB/s")
     assert path_of(Way(slow, 0, 0, write=True)) == (2_000_000, "l2")
     assert path_of(Way(slow, 0, 0)) == path_of(Way(system, 0, 0))
@@ -159,8 +164,7 @@ def test_a_write_behind_the_cache_by_hand():
     assert round_trip_ps(copied, 8192, 8192) == system.tiers[0].latency_ps[1]
     few = Way(system_of("h200", "tier.hbm.write_buffer=256 B"), 1, 0, write=True)
     served_ps = -(-512 * 10**6 // few.holder.channel_mbps[1])
-    buffered_ps = 256 * 10**6 // few.holder.channel_mbps[1]
-    assert round_trip_ps(few, 8192, 8192) == system.tiers[0].latency_ps[1] + served_ps - buffered_ps
+    assert round_trip_ps(few, 8192, 8192) == system.tiers[0].latency_ps[1] + served_ps
 
 
 def test_the_ports_of_the_units_bind_what_has_no_link():
@@ -182,16 +186,25 @@ def test_a_cache_that_holds_all_that_a_check_writes_does_not_hide_its_tier():
     assert [check for check in large if not check.passed] == []
 
 
-def test_a_promise_that_the_replay_does_not_keep_fails(monkeypatch):
-    honest = closed_form.path_bandwidth
+def boast(monkeypatch, percent):
+    """Let closed forms promise so much more of paths and tiers."""
+    path, tier = closed_form.path_bandwidth, closed_form.tier_mbps
 
-    def boastful(*arguments):
-        mbps, part = honest(*arguments)
-        return mbps * 101 // 100, part
+    def more_of_path(*arguments):
+        mbps, part = path(*arguments)
+        return mbps * (100 + percent) // 100, part
 
-    monkeypatch.setattr(closed_form, "path_bandwidth", boastful)
-    failed = {check.what for check in run("h200") if not check.passed}
-    assert failed == {"reads", "writes"}
+    monkeypatch.setattr(closed_form, "path_bandwidth", more_of_path)
+    monkeypatch.setattr(closed_form, "tier_mbps", lambda *a: tier(*a) * (100 + percent) // 100)
+
+
+@pytest.mark.parametrize(("percent", "parts"), [(1, {"host"}), (40, {"host", "hbm"})])
+def test_a_promise_that_the_replay_does_not_keep_fails(monkeypatch, percent, parts):
+    """1% where it is exact; where uneven queues leave a range, what lies outside it."""
+    boast(monkeypatch, percent)
+    failed = {(check.part, check.what) for check in run("h200-host") if not check.passed}
+    streams = {(part, what) for part in parts for what in ("reads", "writes")}
+    assert failed == {*streams, ("host by copy", "copies in"), ("host by copy", "copies out")}
 
 
 def test_a_tier_that_is_slower_than_its_latency_says_fails(monkeypatch):
@@ -202,12 +215,44 @@ def test_a_tier_that_is_slower_than_its_latency_says_fails(monkeypatch):
 
 
 def test_more_in_flight_than_needed_is_exact_and_less_is_a_range():
+    """Plenty over a link; a tier that binds is never exact, for its channels are uneven."""
+    system = system_of("h200-host")
+    assert expected_stream(Way(system, 0, 1)).exact
+    few = system_of("h200-host", "link.pcie.tags=64")
+    assert not expected_stream(Way(few, 0, 1)).exact
+    ranges = []
+    for units in (10, 132, 1320):
+        way = Way(system_of("h200", f"initiator.gpu.units={units}"), 0, 0)
+        expected = expected_stream(way)
+        assert not expected.exact
+        assert expected.least_mbps < expected.most_mbps <= 1.005 * path_of(way)[0]
+        ranges.append((expected.least_mbps, expected.most_mbps))
+    assert ranges == sorted(ranges)
+    assert ranges[0][1] < path_of(way)[0] / 2
+    assert ranges[2][0] > 0.85 * ranges[2][1]
+
+
+def test_channels_are_busy_as_long_as_dice_leave_them():
+    """Requests of one piece, all that is in flight on the channels: n of them keep c channels busy for
+    n / (n + c) of the time, one short of the closed form of a network of queues."""
     system = system_of("h200")
-    assert expected_stream(Way(system, 0, 0)).exact
-    few = system_of("h200", "initiator.gpu.units=10")
-    expected = expected_stream(Way(few, 0, 0))
-    assert not expected.exact
-    assert expected.least_mbps < expected.most_mbps < 4_516_800 / 2
+    way = Way(system, 0, 0)
+    piece_ps = 512 * 10**6 / way.holder.channel_mbps[0]
+    for requests in (1, 192, 19_200):
+        limit = closed_form.Limit("all", requests, 512, int(piece_ps))
+        found_mbps = closed_form._dice_mbps(limit, way)
+        expected = requests / (requests + way.holder.channels) * path_of(way)[0]
+        assert found_mbps == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_stream_finds_its_channels_as_busy_as_dice_leave_them():
+    """The bound holds over a range of bytes in flight, and says something: two fifths off at most."""
+    for kib in (8, 16, 64, 512):
+        system = system_of("h200", f"initiator.gpu.unit_outstanding={kib} KiB")
+        for write in (False, True):
+            check = machine_check.stream(Way(system, 0, 0, write))
+            assert check.passed
+            assert check.least > 0.6 * check.found
 
 
 @pytest.mark.parametrize(
