@@ -89,6 +89,11 @@ class Way:
         """Bytes that lie on all channels once."""
         return self.holder.channels * self.holder.interleave_bytes
 
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes that all channels may gather before they write any."""
+        return self.holder.channels * self.holder.write_buffer_bytes if self.write else 0
+
 
 class Limit(NamedTuple):
     """At most so many requests of a stream are between two points, `trip_ps` apart on an idle machine."""
@@ -341,7 +346,8 @@ def _dice_mbps(limit: Limit, way: Way) -> float:
     """
     meeting, all_mbps = _meeting(way, limit.request_bytes), tier_mbps(way.holder, way.write)
     held_ps = limit.requests * limit.request_bytes * MILLION / all_mbps
-    rest_ps = max(0.0, limit.trip_ps + meeting.burst_ps - meeting.lane_ps)
+    own_ps = meeting.lane_ps * min(1.0, limit.request_bytes / way.holder.interleave_bytes)
+    rest_ps = max(0.0, limit.trip_ps + meeting.burst_ps - own_ps)
     total_ps = held_ps + rest_ps + meeting.lane_ps * meeting.last
     busy = 2 * held_ps / (total_ps + sqrt(total_ps**2 - 4 * held_ps * rest_ps))
     return busy * all_mbps

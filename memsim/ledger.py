@@ -86,17 +86,19 @@ def _check_rates(outcome: Outcome, system: System) -> None:
     """No tier and no direction of a link is busy for longer than the replay; both of a shared link together.
 
     A tier's operations fit in too: none moves more than an interleave block. What channels have gathered at
-    the end of a kernel may be written after it.
+    the end of a kernel, less than their buffers, may never be written in this time.
     """
     total_ps = int(outcome.end_ps.max(initial=0))
     moved, kernels = outcome.kernel_moved.sum(axis=0), len(outcome.end_ps)
     for number, tier in enumerate(system.tiers):
         channels_mbps = [tier.channels * mbps for mbps in tier.channel_mbps]
-        served_ps = total_ps + kernels * (tier.write_buffer_bytes * 1_000_000 // tier.channel_mbps[WRITE] + 1)
-        _check_busy(f"bytes moved by tier {tier.name}", moved[number].tolist(), channels_mbps, served_ps)
-        operations = int(moved[number].sum()) // tier.interleave_bytes
-        if operations * min(tier.occupancy_ps) > served_ps * tier.channels:
-            most = served_ps * tier.channels // min(tier.occupancy_ps)
+        read, written = moved[number].tolist()
+        gathered = kernels * tier.channels * max(0, tier.write_buffer_bytes - 1)
+        served = [read, max(0, written - gathered)]
+        _check_busy(f"bytes moved by tier {tier.name}", served, channels_mbps, total_ps)
+        operations = sum(served) // tier.interleave_bytes
+        if operations * min(tier.occupancy_ps) > total_ps * tier.channels:
+            most = total_ps * tier.channels // min(tier.occupancy_ps)
             raise _broken(f"operations of tier {tier.name}", operations, f"at most {most}")
     for number, link in enumerate(system.links):
         wire, what = outcome.wire_bytes[number].tolist(), f"bytes on the wire of link {link.name}"

@@ -129,7 +129,7 @@ def stream(way: Way) -> Check:
     """A stream reaches what its path sustains, or what its requests in flight allow."""
     grid = _grid(way, max(FLIGHTS * needed_bytes(way), STRIPES * way.stripe_bytes))
     step = grid["programs"] * grid["block_bytes"]  # so that all blocks have as many tiles
-    flight = max(step, _flight(way, grid), STRIPES * way.stripe_bytes)
+    flight = max(step, _flight(way, grid), STRIPES * max(way.stripe_bytes, way.gathered_bytes))
     large = max(2, min(LARGE * flight, MOST_BYTES, way.holder.capacity_bytes) // step)
     sizes = [max(1, large * SMALL // LARGE) * step, large * step]
     times_ps = [_time_ps(way, "stream", {**grid, "bytes": size, "write": way.write}) for size in sizes]

@@ -19,7 +19,7 @@ from memsim.options import ReplayOptions
 from memsim.placement import Piece, Placement, build_memory
 from memsim.program import Plan
 from memsim.result import Outcome
-from memsim.rules import Memory
+from memsim.rules import Memory, channel_of_lane
 from memsim.system import Cache, Hop, Initiator, Link, System, Tier, Walk
 from memsim.trace import FLOP_UNITS, SPREADS, Access, Accesses, Kernel, Region
 
@@ -348,6 +348,11 @@ def run_both(
 def transfer_ps(nbytes: int, mbps: int) -> int:
     """Time of a transfer on an idle station, rounded up; of arithmetic too, with FLOPs and 10^6 FLOP/s."""
     return -(-nbytes * 1_000_000 // mbps)
+
+
+def fullest(lanes: int, channels: int) -> int:
+    """How many of the first lanes of a region lie on the channel that has most of them."""
+    return int(np.bincount([channel_of_lane(lane, channels) for lane in range(lanes)]).max())
 
 
 def gathered(rows: Sequence[int], **changes: Any) -> Access:

@@ -20,6 +20,7 @@ from engine_cases import (
     columns,
     elapsed_ps,
     flat_region,
+    fullest,
     kernel,
     one_kernel,
     placed,
@@ -154,7 +155,8 @@ def test_only_the_first_initiator_has_a_cache() -> None:
 
 
 @pytest.mark.parametrize(
-    ("route", "mbps", "idle_ps"), [(NEAR, 8 * HBM_MBPS, 0), (FAR, PCIE_MBPS, 2 * PCIE_PS)]
+    ("route", "mbps", "idle_ps"),
+    [(NEAR, HBM_MBPS * 16_000 // fullest(16_000, 8), 0), (FAR, PCIE_MBPS, 2 * PCIE_PS)],
 )
 def test_two_equal_streams_share_what_they_meet_at_alike(
     route: tuple[Hop, ...], mbps: int, idle_ps: int

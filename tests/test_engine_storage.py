@@ -18,6 +18,7 @@ from engine_cases import (
     columns,
     elapsed_ps,
     flat_region,
+    fullest,
     gathered,
     kernel,
     one_access_ps,
@@ -115,11 +116,11 @@ def test_a_deeper_queue_hides_the_latency(depth: int) -> None:
 
 @pytest.mark.parametrize("write", [False, True])
 def test_many_small_accesses_take_their_occupancy_over_the_channels(write: bool) -> None:
-    """n rows of a page: n x occupancy / channels, the limit on operations a second."""
+    """The rows on the fullest channel, each its occupancy: the limit on operations a second."""
     op_ps = WRITE_OP_PS if write else READ_OP_PS
     took = elapsed_ps(replayed(scan(4000, write=write), uncached(STORE), run_on=NO_CACHE))
     idle_ps = WRITE_PS if write else READ_PS
-    assert took == pytest.approx(idle_ps + 4000 * op_ps / CHANNELS, rel=0.01)
+    assert took == idle_ps + fullest(4000, CHANNELS) * op_ps
 
 
 @pytest.mark.parametrize("quantum_bytes", [PAGE, 2 * PAGE, 16 * PAGE])
@@ -133,18 +134,19 @@ def test_an_operation_moves_what_lies_together_whatever_requests_it_is_cut_into(
         Access(0, 0, 0, 0, False, 0, 1024, worked=True),
     )  # fmt: skip
     took = elapsed_ps(run_both(long, drive, placed(long.regions), quantum_bytes))
-    assert took == pytest.approx(READ_PS + 1024 / 4 * 20_000_000 / CHANNELS, rel=0.05)
+    assert took == pytest.approx(READ_PS + fullest(256, CHANNELS) * 20_000_000, rel=0.05)
     short = scan(1024)
     took = elapsed_ps(run_both(short, drive, placed(short.regions), quantum_bytes))
-    assert took == pytest.approx(READ_PS + 1024 * 20_000_000 / CHANNELS, rel=0.05)
+    assert took == pytest.approx(READ_PS + 4 * fullest(256, CHANNELS) * 20_000_000, rel=0.05)
 
 
 @pytest.mark.parametrize("write", [False, True])
 def test_large_accesses_reach_the_rate_of_reads_or_of_writes(write: bool) -> None:
-    rate = CHANNELS * (WRITE_MBPS if write else READ_MBPS)
+    mbps = WRITE_MBPS if write else READ_MBPS
     took = elapsed_ps(replayed(scan(4000, write=write), uncached(PLAIN), run_on=NO_CACHE))
     idle_ps = WRITE_PS if write else READ_PS
-    assert took == pytest.approx(idle_ps + transfer_ps(4000 * PAGE, rate), rel=0.01)
+    busiest_ps = transfer_ps(fullest(4000, CHANNELS) * PAGE, mbps)
+    assert took == pytest.approx(idle_ps + busiest_ps, rel=0.01)
 
 
 @pytest.mark.parametrize("devices", [2, 4])
@@ -153,7 +155,7 @@ def test_equal_devices_striped_multiply_the_bandwidth_and_the_operations(devices
     for system, one_ps in ((PLAIN, PAGE * 1e6 / READ_MBPS), (STORE, READ_OP_PS)):
         striped = with_tier(system, 0, devices=devices, channels=devices * CHANNELS)
         took = elapsed_ps(replayed(scan(4000, tiles=1024), striped))
-        assert took == pytest.approx(READ_PS + 4000 * one_ps / (devices * CHANNELS), rel=0.02)
+        assert took == pytest.approx(READ_PS + fullest(4000, devices * CHANNELS) * one_ps, rel=0.02)
 
 
 # The queue of a tier

@@ -126,6 +126,22 @@ def test_every_operation_of_a_tier_keeps_a_channel_for_its_occupancy(
     check_to_the_picosecond(outcome, system, least_ps, "operations of tier host")
 
 
+@pytest.mark.parametrize("buffer_bytes", [0, 1, 2, 100, 10**6])
+def test_what_channels_may_have_gathered_need_not_fit_into_the_time(
+    outcome: tuple[Outcome, np.ndarray], buffer_bytes: int
+) -> None:
+    """Less than their buffers, in bytes and in operations."""
+    links = with_link(TWO_TIERS, mbps=(10**9, 10**9))
+    read, written = (int(n) for n in outcome[0].moved[0, 1])
+    served = read + max(0, written - HOST.channels * max(0, buffer_bytes - 1))
+    system = with_tier(links, 1, channel_mbps=(10, 10), write_buffer_bytes=buffer_bytes)
+    least_ps = ceil(Fraction(served * 10**6, 10 * HOST.channels))
+    check_to_the_picosecond(outcome, system, least_ps, "bytes moved by tier host")
+    system = with_tier(links, 1, occupancy_ps=(10**9, 10**9), write_buffer_bytes=buffer_bytes)
+    least_ps = ceil(Fraction(served // HOST.interleave_bytes * 10**9, HOST.channels))
+    check_to_the_picosecond(outcome, system, least_ps, "operations of tier host")
+
+
 def test_links_are_checked_by_the_route_of_the_initiator() -> None:
     """The second initiator crosses the link from its other end, or not at all."""
     region = flat_region(0, 8, 64)
