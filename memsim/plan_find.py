@@ -122,12 +122,11 @@ def look_up_part(stack, touched, part):
 
 
 @inner
-def by_chance(touched, run, entries, entry, unknown):
-    """Bytes of a range or list that the rows of a run meet by chance, those of it that are `unknown`."""
+def by_chance(touched, run, entries, entry):
+    """Bytes of a range or list that the rows of a run meet by chance."""
     runs = touched.runs
     nbytes = overlap(entries, entry, runs[run, R_FIRST], runs[run, R_END])
-    nbytes = share_of(nbytes, runs[run, R_UNITS], runs[run, R_END] - runs[run, R_FIRST])
-    return share_of(nbytes, unknown, runs[run, R_BYTES])
+    return share_of(nbytes, runs[run, R_UNITS], runs[run, R_END] - runs[run, R_FIRST])
 
 
 @inner
@@ -142,11 +141,10 @@ def look_up_rows(stack, touched, run):
             left -= nbytes
             if not take(stack, run, 1, entry, 1, nbytes):
                 return False
-    unknown = left
     for entry in range(stack.sizes[S_LISTS]):
         same = lists[entry, E_REGION] == region and lists[entry, E_MARK] != runs[run, R_MARK]
         if same and lists[entry, E_LAYER] >= bottom:
-            nbytes = min(left, by_chance(touched, run, lists, entry, unknown))
+            nbytes = min(left, by_chance(touched, run, lists, entry))
             left -= nbytes
             if not take(stack, run, 1, entry, 1, nbytes):
                 return False
@@ -155,7 +153,7 @@ def look_up_rows(stack, touched, run):
         if stack.ranges[entry, E_FIRST] >= runs[run, R_END]:
             break
         if stack.ranges[entry, E_LAYER] >= bottom:
-            nbytes = min(left, by_chance(touched, run, stack.ranges, entry, unknown))
+            nbytes = min(left, by_chance(touched, run, stack.ranges, entry))
             left -= nbytes
             if not take(stack, run, 1, entry, 0, nbytes):
                 return False
