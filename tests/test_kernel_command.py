@@ -211,7 +211,10 @@ def test_an_attention_kernel_alone_reads_what_it_is_about_from_where_it_lies(nam
 )
 def test_an_attention_kernel_alone_takes_what_it_takes_in_its_stack(tmp_path, name, model, given):
     pytest.importorskip("torch")
-    system = machine("h200")
+    """Where no kernel finds what another one has left in the cache."""
+    kept = machine("h200")
+    bare = dataclasses.replace(kept.cache, capacity_bytes=1, soft_ppm=0)
+    system = dataclasses.replace(kept, cache=bare)
     recording.record(model, 4096, tmp_path / "t.parquet")
     stack = {family.name: family for family in replay(tmp_path / "t.parquet", system, bound=False).families}
     answer = asked(name, system, **given)
