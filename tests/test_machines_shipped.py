@@ -217,7 +217,7 @@ def test_a_drive_has_its_operations_a_second():
 
 @pytest.mark.parametrize(("name", "mixed_gb_s"), [("h200", 3675), ("gh200", 3178), ("mi300x", 3975)])
 def test_a_channel_that_turns_round_loses_what_was_measured(name, mixed_gb_s):
-    """Reads and writes at random, one to one: a channel turns twice for all that it gathers, and again as many
+    """Reads and writes at random, one to one: a channel turns twice for all that it gathers, and as many
     reads. Its uneven queues lose some more, which this form leaves out."""
     hbm = built(name).tiers[0]
     together = max(1, -(-hbm.write_buffer_bytes // hbm.interleave_bytes))

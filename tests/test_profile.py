@@ -109,6 +109,11 @@ def test_a_new_value_never_keeps_the_old_source(tmp_path):
             '= 8\nturnaround = "1.1 s"\n',
             "host.turnaround: '1.1 s' is out of range; expected 0 ps to",
         ),
+        (
+            'graph_launch = ',
+            'work_latency = "1.1 s"\ngraph_launch = ',
+            "work_latency: '1.1 s' is out of range; expected 0 ps to",
+        ),
         ("= 8\n", '= 8\nwrite_buffer = "2 GiB"\n', "write_buffer: '2 GiB' is out of range; expected 0 B to"),
         (
             "= 8\n",

@@ -106,7 +106,5 @@ def test_shares_of_a_region_count_by_their_weight() -> None:
 @given(st.integers(1, 1 << 36), st.integers(1, 1 << 36), st.sampled_from([512, 4096, 1 << 21]))
 def test_more_reach_never_walks_more(size: int, reach: int, page: int) -> None:
     size = max(ROW, size // ROW * ROW)
-    one, two = (
-        walks(SCATTERED, size, levels=[Walk(each, page, 1, 1)])[0] for each in (reach, 2 * reach)
-    )
+    one, two = (walks(SCATTERED, size, levels=[Walk(each, page, 1, 1)])[0] for each in (reach, 2 * reach))
     assert 0 <= two <= one <= MILLION
