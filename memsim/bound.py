@@ -169,8 +169,8 @@ def _tier_variants(system: System) -> Iterator[tuple[str, System]]:
             yield f"{tier.name} {resource}", replace(system, tiers=tiers)
     read_mbps, write_mbps = system.cache.mbps
     caches = {
+        "bandwidth": replace(system.cache, mbps=(read_mbps * TENFOLD, write_mbps)),
         "write bandwidth": replace(system.cache, mbps=(read_mbps, write_mbps * TENFOLD)),
-        "bandwidth": replace(system.cache, mbps=_tenfold(system.cache.mbps)),
     }
     for resource, cache in caches.items():
         yield f"{system.cache.name} {resource}", replace(system, cache=cache)
