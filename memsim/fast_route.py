@@ -5,86 +5,17 @@ from __future__ import annotations
 from memsim.fast_pool import pay
 from memsim.fast_queue import schedule
 from memsim.fast_state import (  # fmt: skip
-    LAST_WORK_PS,
-    LOADED_AT,
-    LOADED_END,
-    WINDOW_AT_PS,
-    WORK_PS,
-    BLOCK_AT,
-    BUFFER_BYTES,
-    CHANNELS,
-    DIGEST,
-    GATHERED_BYTES,
-    GATHERED_PS,
-    GATHERED_REST,
-    DRAWN,
-    HEADER,
-    HOP_MBPS,
-    HOP_PS,
-    HOP_SERVER,
-    INTERLEAVE,
-    KERNEL,
-    LATENCY_PS,
-    LINK,
-    MBPS,
-    NONE,
-    OCCUPANCY_PS,
-    OUTWARD,
-    PACKET,
-    PIECE_PS,
-    PIECE_REST,
-    POINTS_AT,
-    POINTS_END,
-    POOL,
-    QUEUE,
-    RATE,
-    REST,
-    R_BLOCK,
-    R_BYTES,
-    R_ISSUE_PS,
-    R_MOVED,
-    R_NUMBER,
-    R_OFFSET,
-    R_PARTS,
-    R_PASSED_PS,
-    R_POOL,
-    R_PUSHES,
-    R_ROUTE,
-    R_SLOT,
-    R_TRANSFER,
-    R_STEP,
-    R_TIER,
-    R_WRITE,
-    SEED,
-    SERVER_AT,
-    SETTLED,
-    START_PS,
-    TAIL_AT,
-    TAIL_END,
-    TIERS,
-    TURNAROUND_PS,
-    UNIT,
-    WAY,
-    WHOLE_PS,
+    BLOCK_AT, BUFFER_BYTES, CHANNELS, DIGEST, DRAWN, GATHERED_BYTES, GATHERED_PS, GATHERED_REST, HEADER,
+    HOP_MBPS, HOP_PS, HOP_SERVER, INTERLEAVE, IN_CACHE, KERNEL, LAST_WORK_PS, LATENCY_PS, LINK, LOADED_AT,
+    LOADED_END, MBPS, NONE, OCCUPANCY_PS, OUTWARD, PACKET, PIECE_PS, PIECE_REST, POINTS_AT, POINTS_END, POOL,
+    QUEUE, RATE, REST, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PARTS, R_PASSED_PS,
+    R_POOL, R_PUSHES, R_ROUTE, R_SLOT, R_STEP, R_TIER, R_TRANSFER, R_WRITE, SEED, SERVER_AT, SETTLED,
+    START_PS, TAIL_AT, TAIL_END, TIERS, TURNAROUND_PS, UNIT, WAY, WHOLE_PS, WINDOW_AT_PS, WORK_PS,
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
-    WINDOW_PS,
-    loaded_ps,
-    added,
-    channel_of_lane,
-    digest_term,
-    latency_bucket,
-    operation_bytes,
-    packets,
-    piece_bytes,
-    piece_service_ps,
-    pieces_of,
-    rounded_bytes,
-    service_ps,
-    stretched,
-    tail_ps,
-    transfer_share,
+    WINDOW_PS, loaded_ps, added, channel_of_lane, digest_term, latency_bucket, operation_bytes, packets,
+    piece_bytes, piece_service_ps, pieces_of, rounded_bytes, service_ps, stretched, tail_ps, transfer_share,
 )
 
 WAITS = 0  # instead of when its next event is due: a request stands in line
@@ -211,6 +142,16 @@ def load_ps(hw, st, tier, nbytes, write, now_ps):
 
 
 @inner
+def pass_cache(hw, st, out, tier, nbytes, now_ps):
+    """Book the cache for a read that misses, whose bytes come through it; returns when they may be there."""
+    cache = hw.sizes[TIERS] - 1
+    server, mbps = hw.tiers[cache, SERVER_AT], hw.tiers[cache, MBPS]
+    end_ps, waited_ps = book_piece(st.servers, server, now_ps, service_ps(nbytes, mbps), mbps, 0, 0)
+    out.waiting_ps[cache] = added(out.waiting_ps[cache], waited_ps)
+    return end_ps + hw.tiers[tier, LATENCY_PS]
+
+
+@inner
 def push_out(hw, st, out, request, now_ps):
     """Write the dirty lines that a request pushes out; returns when their tier has accepted them."""
     tier = st.requests[request, R_PUSHES]
@@ -293,6 +234,8 @@ def visit(hw, prog, st, out, request, hops, now_ps):
         block = rq[request, R_BLOCK] - prog.kernels[kernel, BLOCK_AT]
         drawn, number = prog.kernels[kernel, DRAWN], rq[request, R_NUMBER]
         served_ps += tail_ps(hw.curves, first, end, hw.sizes[SEED], drawn, block, number)
+    if hw.paths[rq[request, R_ROUTE], IN_CACHE]:
+        served_ps = max(served_ps, pass_cache(hw, st, out, tier, rq[request, R_MOVED], now_ps))
     if rq[request, R_PUSHES] != NONE:
         served_ps = max(served_ps, push_out(hw, st, out, request, now_ps))
     return 2 * max(served_ps, rq[request, R_PASSED_PS]) + (hops > 0 and queue == NONE)

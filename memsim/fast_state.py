@@ -65,13 +65,14 @@ LEFT, NEXT_BLOCK = range(2)
 # PAID says (0 / 1) whether its unit has lent the bytes of the next request, NEED those it waits for; WAITS
 # whether it waits for a tile to end; NEXT continues a queue; FREE_SLOT is the stack of unused slots,
 # FREE_TILES the height of the slot's stack of places for tiles that were used before. OF_OP numbers the next
-# request among those of its op.
+# request among those of its op; CACHED says whether the cache is in front of its span's tier, WALKS how many
+# levels of translation it may miss.
 (
     KERNEL, ON_UNIT, BLOCK, OP, OP_ROW, ROW, ROW_END, SECOND, SPAN_TIER, SPAN_OFFSET, TRANSFER, LARGEST,
     SPAN_LEFT, REQUEST, TILES, OUTSTANDING, TILE, TO_WORK, WORKED_PS, WAITS, PAID, NEED, SINCE_PS, NEXT,
-    FREE_TILES, OF_OP, FREE_SLOT,
-) = range(27)  # fmt: skip
-SLOT_COLUMNS = 27
+    FREE_TILES, OF_OP, CACHED, WALKS, FREE_SLOT,
+) = range(29)  # fmt: skip
+SLOT_COLUMNS = 29
 # State.tiles: requests still out (one more while the tile is open), number, arithmetic, stack of unused
 TILE_LEFT, TILE_NUMBER, TILE_FLOPS, TILE_FREE = range(4)
 # State.requests. R_BLOCK is its slot's BLOCK; R_STEP counts the hops behind it, with the tier as one: out,

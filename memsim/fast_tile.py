@@ -6,103 +6,19 @@ from memsim.fast_pool import borrow, give_back_bytes, give_back_credits
 from memsim.fast_queue import post, schedule
 from memsim.fast_route import book, free_ps
 from memsim.fast_state import (  # fmt: skip
-    WALKER_AT,
-    WALKER_PS,
-    LEVELS,
-    WALK_PS,
-    BLOCK,
-    BLOCK_AT,
-    BLOCK_END,
-    IN_CACHE,
-    LARGEST_BYTES,
-    OF_OP,
-    R_PUSHES,
-    DRAIN_PS,
-    FLOPS,
-    FREE_REQUEST,
-    FREE_TILES,
-    IN_FLIGHT,
-    IN_ORDER,
-    ISSUE,
-    ISSUED,
-    KERNEL,
-    LATENCY_PS,
-    LATER,
-    LINK,
-    MFLOPS,
-    MOST_TILES,
-    MOVED,
-    NONE,
-    ON_UNIT,
-    OP,
-    OP_ROW,
-    OUTSTANDING,
-    OUTWARD,
-    PAID,
-    PORT_MBPS,
-    R_PASSED_PS,
-    LARGEST,
-    REQUEST,
-    REQUESTS,
-    ROUTES,
-    ROW,
-    ROW_END,
-    R_BLOCK,
-    R_BYTES,
-    R_ISSUE_PS,
-    R_MOVED,
-    R_NUMBER,
-    R_OFFSET,
-    R_PAID,
-    R_POOL,
-    R_ROUTE,
-    R_SLOT,
-    R_TRANSFER,
-    R_STEP,
-    R_TIER,
-    R_TILE,
-    R_WRITE,
-    SECOND,
-    SETTLED,
-    SPAN_LEFT,
-    SPAN_OFFSET,
-    SPAN_TIER,
-    TIERS,
-    TILE,
-    TRANSFER,
-    TILES,
-    TILE_FLOPS,
-    TILE_FREE,
-    TILE_LEFT,
-    TILE_NUMBER,
-    TO_WORK,
-    UNIT,
-    UNITS,
-    WAITS,
-    WORKED,
-    WORKED_PS,
-    WORKING_PS,
+    BLOCK, BLOCK_AT, BLOCK_END, CACHED, DRAIN_PS, FLOPS, FREE_REQUEST, FREE_TILES, IN_CACHE, IN_FLIGHT,
+    IN_ORDER, ISSUE, ISSUED, KERNEL, LARGEST, LARGEST_BYTES, LATENCY_PS, LATER, LEVELS, LINK, MFLOPS,
+    MOST_TILES, MOVED, NONE, OF_OP, ON_UNIT, OP, OP_ROW, OUTSTANDING, OUTWARD, PAID, PORT_MBPS, REQUEST,
+    REQUESTS, ROUTES, ROW, ROW_END, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PAID,
+    R_PASSED_PS, R_POOL, R_PUSHES, R_ROUTE, R_SLOT, R_STEP, R_TIER, R_TILE, R_TRANSFER, R_WRITE, SECOND,
+    SETTLED, SPAN_LEFT, SPAN_OFFSET, SPAN_TIER, TIERS, TILE, TILES, TILE_FLOPS, TILE_FREE, TILE_LEFT,
+    TILE_NUMBER, TO_WORK, TRANSFER, UNIT, UNITS, WAITS, WALKER_AT, WALKER_PS, WALKS, WALK_PS, WORKED,
+    WORKED_PS, WORKING_PS,
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
-    WALK_AGAIN_PPM,
-    WALK_PPM,
-    draw_walks,
-    DIRTY_PPM,
-    HIT_PPM,
-    draw_cached,
-    IS_DEPENDENT,
-    IS_HIT,
-    IS_WORKED,
-    IS_WRITE,
-    REGION,
-    ROWS,
-    TILE_ROWS,
-    added,
-    next_span,
-    request_bytes,
-    rounded_bytes,
-    service_ps,
+    WALK_AGAIN_PPM, WALK_PPM, draw_walks, DIRTY_PPM, HIT_PPM, draw_cached, IS_DEPENDENT, IS_HIT, IS_WORKED,
+    IS_WRITE, REGION, ROWS, TILE_ROWS, added, next_span, request_bytes, rounded_bytes, service_ps,
 )
 
 FULL = -2  # instead of a request: the table of requests is
@@ -173,6 +89,8 @@ def find_span(hw, prog, memory, st, slot):
     sl[slot, SPAN_LEFT] = nbytes
     route = prog.kernels[sl[slot, KERNEL], ROUTES] + tier
     sl[slot, LARGEST] = hw.paths[route, LARGEST_BYTES + prog.ops.table[op, IS_WRITE]]
+    sl[slot, CACHED] = hw.paths[route, IN_CACHE]
+    sl[slot, WALKS] = hw.paths[route, LEVELS] if prog.ops.table[op, WALK_PPM] > 0 else 0
     sl[slot, ROW] = row
     sl[slot, SECOND] = second
 
@@ -211,7 +129,7 @@ def depart(hw, prog, st, out, slot, nbytes, now_ps):
     kernel, op, tier = sl[slot, KERNEL], sl[slot, OP], sl[slot, SPAN_TIER]
     write = prog.ops.table[op, IS_WRITE]
     pushes = NONE
-    if hw.paths[prog.kernels[kernel, ROUTES] + tier, IN_CACHE]:
+    if sl[slot, CACHED]:
         tier, pushes = draw_place(hw, prog, st, slot, tier, write)
     moved = rounded_bytes(sl[slot, SPAN_OFFSET], nbytes, hw.tiers[tier, UNIT])
     route = prog.kernels[kernel, ROUTES] + tier
@@ -264,8 +182,7 @@ def walk(hw, prog, st, out, slot, request, now_ps):
     """Whether the request that a slot has just made looks up its page first; if so, book the walkers."""
     sl, table = st.slots, prog.ops.table
     tier, op = sl[slot, SPAN_TIER], sl[slot, OP]
-    levels = hw.paths[prog.kernels[sl[slot, KERNEL], ROUTES] + tier, LEVELS]
-    if levels == 0 or table[op, WALK_PPM] == 0:
+    if sl[slot, WALKS] == 0:
         return False
     block = sl[slot, BLOCK] - prog.kernels[sl[slot, KERNEL], BLOCK_AT]
     place, number = op - prog.op_at[sl[slot, BLOCK]], sl[slot, OF_OP] - 1
@@ -274,7 +191,7 @@ def walk(hw, prog, st, out, slot, request, now_ps):
         return False
     end_ps, latency_ps = now_ps, 0
     waiting = len(out.waiting_ps) - hw.sizes[TIERS] + 1 + tier
-    for level in range(min(walks, levels)):
+    for level in range(min(walks, sl[slot, WALKS])):
         walker, kept_ps = hw.tiers[tier, WALKER_AT] + level, hw.tiers[tier, WALKER_PS + level]
         waited_ps = max(0, free_ps(st.servers, walker) - now_ps)
         out.waiting_ps[waiting] = added(out.waiting_ps[waiting], waited_ps)

@@ -78,8 +78,8 @@ def longest_time_ps(program: Program, memory: Memory, system: System, quantum_by
             hops_ps = [_hop_ps(here, system, initiator, hop, tier.unit_bytes) for hop in route]
             served_ps = _tier_ps(here, tier)
             if initiator == 0 and not route:  # behind the cache
-                stored_ps = np.where(here.writes, _cache_ps(here, system), served_ps)
-                served_ps = stored_ps + served_ps * here.pushes
+                passed_ps = _cache_ps(here, system, tier.unit_bytes)
+                served_ps = passed_ps + served_ps * (1 - here.writes + here.pushes)
             if initiator == 0:
                 served_ps = served_ps + _walks_ps(here, tier)
             places_ps.append(sum(hops_ps, served_ps))
@@ -119,10 +119,11 @@ def _rows_together(memory: Memory) -> np.ndarray:
     return np.where(page_rows > 0, np.minimum(least, page_rows), least)
 
 
-def _cache_ps(demand: Demand, system: System) -> Floats:
-    """Time of ops whose rows are all hits."""
+def _cache_ps(demand: Demand, system: System, unit_bytes: int = 1) -> Floats:
+    """Time of ops whose rows are all hits, or come through the cache in whole transactions."""
     cache = system.cache
-    return demand.nbytes * 1e6 / min(cache.mbps) + demand.requests * (cache.latency_ps + 1)
+    moved_bytes = demand.nbytes + 2 * demand.requests * (unit_bytes - 1)
+    return moved_bytes * 1e6 / min(cache.mbps) + demand.requests * (cache.latency_ps + 1)
 
 
 def _port_ps(demand: Demand, system: System, initiator: int, tiers: list[int]) -> float:

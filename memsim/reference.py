@@ -341,7 +341,7 @@ class Replay:
         tail_ps = self.machine.tail_ps(request, self.options.seed, kernel, block)
         load_ps = self.machine.load_ps(request.tier, request.moved, request.write, self.now_ps)
         own_ps = end_ps + self.machine.latency_ps(request) + load_ps + tail_ps
-        served_ps = max(request.passed_ps, own_ps)
+        served_ps = max(request.passed_ps, own_ps, self.pass_cache(request))
         served_ps = max(served_ps, self.push_out(request))
         yield self.at(served_ps - self.now_ps, RETURN, *request.key)
         queue.give_back(places)
@@ -352,6 +352,14 @@ class Replay:
         end_ps = self.machine.cache_server.book(self.now_ps, request.nbytes, cache.mbps[request.write])
         served_ps = max(request.passed_ps, end_ps + cache.latency_ps)
         return max(served_ps, self.push_out(request)) - self.now_ps
+
+    def pass_cache(self, request: Request) -> int:
+        """Book the cache for a read that misses: its bytes come through; returns when they may be there."""
+        if not self.machine.is_cached(request.block.initiator, request.tier):
+            return 0
+        rate = self.system.cache.mbps[request.write]
+        end_ps = self.machine.cache_server.book(self.now_ps, request.moved, rate)
+        return end_ps + self.machine.latency_ps(request)
 
     def push_out(self, request: Request) -> int:
         """Write the dirty lines that a request pushes out; returns when their tier has accepted them."""

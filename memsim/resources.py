@@ -110,8 +110,8 @@ def resources(system: System) -> Iterator[Resource]:
             yield _of_tier(number, tier.name, "write buffer", QUEUES, write_buffer_bytes=Scale.many)
         if tier.queue_depth:
             yield _of_tier(number, tier.name, "queue depth", QUEUES, queue_depth=Scale.many)
+    yield _of_cache(f"{system.cache.name} bandwidth", mbps=_more_reads)
     yield _of_cache(f"{system.cache.name} write bandwidth", mbps=_more_writes)
-    yield _of_cache(f"{system.cache.name} bandwidth", mbps=Scale.more)
     for number, link in enumerate(system.links):
         yield _of_link(number, link.name, "bandwidth", RATE, mbps=Scale.more)
         if link.tags or link.credits:
@@ -207,6 +207,10 @@ def _quicker(case: Case, scale: Scale) -> Case:
 
 def _quicker_walkers(scale: Scale, walks: tuple[Walk, ...]) -> tuple[Walk, ...]:
     return tuple(replace(walk, occupancy_ps=scale.less(walk.occupancy_ps)) for walk in walks)
+
+
+def _more_reads(scale: Scale, mbps: tuple[int, int]) -> tuple[int, int]:
+    return scale.more(mbps[0]), mbps[1]
 
 
 def _more_writes(scale: Scale, mbps: tuple[int, int]) -> tuple[int, int]:

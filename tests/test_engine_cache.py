@@ -38,7 +38,7 @@ from memsim.system import Cache, System
 from memsim.trace import Access
 
 ROW = 512  # a lane
-L2_READ_MBPS, L2_WRITE_MBPS, L2_PS = 20_000, 10_000, 90_000
+L2_READ_MBPS, L2_WRITE_MBPS, L2_PS = 60_000, 10_000, 90_000  # reads quicker than a channel
 ALL, HALF = 1_000_000, 500_000
 NEAR = replace(ONE_TIER, cache=Cache("l2", 1 << 20, (L2_READ_MBPS, L2_WRITE_MBPS), L2_PS))
 NEAR_AND_FAR = replace(TWO_TIERS, cache=NEAR.cache)
@@ -110,6 +110,25 @@ def test_a_hit_takes_the_caches_latency_and_read_rate() -> None:
     assert elapsed_ps(took(rows(1))) == HBM_PS + transfer_ps(ROW, HBM_MBPS)
 
 
+def test_what_misses_comes_through_the_cache_too() -> None:
+    """A slow cache: half the rows are hits, and all take its time; the rest is the memory's latency later."""
+    slow = replace(NEAR, cache=replace(NEAR.cache, mbps=(1_000, 1_000)))
+    for hit in (0, HALF):
+        outcome = took(rows(100), slow, hit=hit)
+        assert elapsed_ps(outcome) == pytest.approx(HBM_PS + transfer_ps(100 * ROW, 1_000), rel=0.01)
+        assert outcome.issued[0, 1, READ] == hit * 100 * ROW // ALL
+
+
+def test_more_hits_never_slow_a_stream_down() -> None:
+    wide = with_gpu(
+        replace(NEAR, cache=replace(NEAR.cache, mbps=(460_000, 460_000))), unit_outstanding_bytes=1 << 20
+    )
+    trace = rows(4000, tiles_in_flight=1024)
+    took_ps = [elapsed_ps(took(trace, wide, hit=hit)) for hit in range(0, ALL + 1, 250_000)]
+    assert took_ps == sorted(took_ps, reverse=True)
+    assert took_ps[0] > 1.2 * took_ps[-1]
+
+
 def test_a_far_tier_and_another_initiator_have_no_cache() -> None:
     far_ps, plain_ps = (elapsed_ps(took(rows(9), NEAR_AND_FAR, 1, hit=h, dirty=ALL)) for h in (ALL, 0))
     assert far_ps == plain_ps > 2 * PCIE_PS
@@ -166,7 +185,7 @@ def test_a_stored_write_waits_for_what_it_pushes_out() -> None:
 
 
 def test_a_stream_that_pushes_out_all_it_reads_moves_twice_the_bytes_in_twice_the_time() -> None:
-    wide = with_gpu(NEAR, unit_outstanding_bytes=1 << 20)
+    wide = with_gpu(ONE_TIER, unit_outstanding_bytes=1 << 20)
     trace = rows(4000, tiles_in_flight=1024)
     clean_ps, dirty_ps = (elapsed_ps(took(trace, wide, dirty=d)) for d in (0, ALL))
     assert dirty_ps == pytest.approx(2 * clean_ps, rel=0.1)

@@ -236,7 +236,7 @@ def test_a_cache_hit_takes_the_caches_latency_and_transfer() -> None:
     region = flat_region(0, 2, 64)
     trace = one_kernel(kernel(blocks=2), region, Access(0, 0, 1, 0, False, 0, 1, spread="each"))
     outcome = run_both(trace, system, placed([region]), QUANTUM)
-    hit_ps = 5_000_000 + transfer_ps(64, L2.mbps[READ])
+    hit_ps = 5_000_000 + transfer_ps(2 * 64, L2.mbps[READ])  # the first one's row comes through it before
     assert elapsed_ps(outcome) == hit_ps
     assert np.flatnonzero(outcome.latency[1]).tolist() == [latency_bucket(hit_ps)]
 
