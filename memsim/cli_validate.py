@@ -49,13 +49,16 @@ def errors(
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
+    import os
+
     from memsim import progress
     from memsim.errors import CheckFailed
     from validation import errors as predicted
     from validation import errors_show
 
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with progress.shown("predicting") as advance:
-        found = predicted.table(machine, split, family or (), advance)
+        found = predicted.table(machine, split, family or (), advance, workers)
     if as_json:
         from memsim import report_json
 

@@ -106,12 +106,14 @@ def table(
     split: str = HELD_OUT,
     families: Sequence[str] = (),
     progress: Progress | None = None,
+    workers: int = 1,
 ) -> list[Family]:
     """Errors of the families of a machine that have a recipe here, in name order.
 
     machine    a name that comes with memsim, or a folder
     families   names, or beginnings of names up to a dot; none: all
     progress   called with (points predicted, points)
+    workers    processes that predict
 
     UsageError: an unknown machine, a family without recipe, a folder that no machine file stands for;
     MissingExtra: a family that torch records, and no torch.
@@ -121,20 +123,16 @@ def table(
         known = ", ".join(predict.MACHINES)
         raise UsageError(f"{folder.name}: no machine file stands for it; predicted is: {known}")
     chosen = _chosen(figures_rows.read_machine(folder), families)
-    bounds, total = read_bounds(), sum(len(_picked(family.rows, split)) for family in chosen)
-    found, done = [], 0
-    for family in chosen:
-        rows = _picked(family.rows, split)
-        if not rows:
-            continue
-        on, times = predict.machine_of(folder, family.name), []
-        for time_ns in predict.predictions(family.name, rows, predict.system_of(on)):
-            times.append(time_ns)
-            if progress:
-                progress(done + len(times), total)
-        done += len(rows)
-        found.append(_family(family, on, rows, times, bounds.get(family.name)))
-    return found
+    chosen = [family for family in chosen if _picked(family.rows, split)]
+    tasks = [
+        (family.name, _picked(family.rows, split), predict.machine_of(folder, family.name))
+        for family in chosen
+    ]
+    times, bounds = predict.in_parallel(tasks, workers, progress), read_bounds()
+    return [
+        _family(family, on, rows, times_ns, bounds.get(family.name))
+        for family, (_, rows, on), times_ns in zip(chosen, tasks, times, strict=True)
+    ]
 
 
 def _chosen(families: Iterable[FamilyRows], wanted: Sequence[str]) -> list[FamilyRows]:

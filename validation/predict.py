@@ -6,9 +6,12 @@ makes the trace that does what the measured kernel did; its module says what tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memsim.profile import load_machine
 from memsim.route import build_system
@@ -23,7 +26,14 @@ from validation import (
     predict_stream,
 )
 from validation.figures_rows import Row
-from validation.predict_script import Bench, Recipe
+from validation.predict_script import Bench, Grid, Move, Recipe, Script
+from workloads.grid import one
+
+if TYPE_CHECKING:
+    from memsim.progress import Progress
+
+SHARE = 10  # points that a process takes at a time
+LEAST_SHARED = 40  # with fewer points, processes take longer to start than they save
 
 # The machine that stands for a folder of measurements; that of a family, or of all that begin with a word.
 MACHINES = {
@@ -67,12 +77,59 @@ def machine_of(folder: Path, family: str = "") -> str:
     return next((machines[name] for name in names if name in machines), "")
 
 
-def predictions(family: str, rows: Iterable[Row], system: System) -> Iterator[float]:
-    """Nanoseconds that each row's `median_ns` should be."""
-    recipe = recipes()[family]
+def predictions(family: str, rows: Iterable[Row], machine: str) -> list[float]:
+    """Nanoseconds that each row's `median_ns` should be, on a machine by its name."""
+    recipe, system = recipes()[family], system_of(machine)
     with Bench(system) as bench:
-        for row in rows:
-            yield recipe(row, system).time_ns(bench)
+        return [recipe(row, system).time_ns(bench) for row in rows]
+
+
+Task = tuple[str, list[Row], str]  # family, rows, machine
+
+
+def in_parallel(tasks: Sequence[Task], workers: int, progress: Progress | None = None) -> list[list[float]]:
+    """`predictions` of each task, by so many processes; progress(points done, points) is called."""
+    points = sum(len(rows) for _, rows, _ in tasks)
+    if workers < 2 or points < LEAST_SHARED:
+        return _in_turn(tasks, points, progress)
+    shares = [(task, part) for task in range(len(tasks)) for part in range(-(-len(tasks[task][1]) // SHARE))]
+    found: list[list[float]] = [[0.0] * len(rows) for _, rows, _ in tasks]
+    compile_engine()
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        waiting = {}
+        for task, part in shares:
+            family, rows, machine = tasks[task]
+            apart = slice(part, None, -(-len(rows) // SHARE))
+            waiting[pool.submit(predictions, family, rows[apart], machine)] = (task, apart)
+        done = 0
+        try:
+            for future in as_completed(waiting):
+                task, apart = waiting[future]
+                found[task][apart] = future.result()
+                done += len(future.result())
+                if progress:
+                    progress(done, points)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return found
+
+
+def _in_turn(tasks: Sequence[Task], points: int, progress: Progress | None) -> list[list[float]]:
+    found: list[list[float]] = []
+    for task in tasks:
+        found.append(predictions(*task))
+        if progress:
+            progress(sum(map(len, found)), points)
+    return found
+
+
+def compile_engine() -> None:
+    """Compile once, before several processes would."""
+    script = Script()
+    script.kernel(Grid(1), [Move(script.region(1, 64), one(0), 1)])
+    with Bench(system_of("h200")) as bench:
+        bench.run(script)
 
 
 def system_of(machine: str) -> System:

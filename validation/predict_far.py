@@ -25,7 +25,7 @@ from validation.predict_stream import ROW_BYTES, Stream
 from workloads import patterns
 from workloads.grid import Blocks, each, even, one
 
-FLIGHT = {2048: 4, 8192: 8, 16384: 8, 32768: 16, 65536: 16}  # bytes in flight -> warps of a block
+FLIGHT = {2048: 4, 4096: 8, 8192: 8, 16384: 8, 32768: 16, 65536: 16}  # bytes in flight -> warps of a block
 WORD_BYTES, WARP_BYTES, LANES, WARPS = 16, 2048, 32, 8  # of a gather: at once by a warp; warps of a block
 ROWS_AT_ONCE, RESIDENT, CALLS = 4, 8, 16
 START_BYTES, CELL_BYTES, COLD_BYTES = 8, 8, 256 << 20

@@ -1,8 +1,9 @@
 """`gather.rows`: scattered rows of the GPU's own memory by an index list (`measure/cuda/gather.cu`).
 
 A thread takes one 16-byte word of the rows, four words at once: a warp asks for the entries of the list that
-it needs, then for 2 KiB of rows, and goes on when all of it has come. The lists were written just before, by
-another kernel, and hold other rows in each replay: none comes back soon unless the region is small.
+it needs, then for 2 KiB of rows, and goes on when all of it has come. The lists of a replay were written just
+before it, by another kernel, and hold other rows in each: none comes back soon unless the region is small.
+The calls before the one that is predicted are one kernel here, that reads as many bytes of other rows.
 
 Of rows below 2 KiB a warp takes whole ones here, as many as come nearest to 2 KiB; where that is not quite
 2 KiB, there are so many warps that as many bytes are under way as in truth. Longer rows are several pieces.
@@ -25,8 +26,8 @@ from workloads.patterns import distinct
 WARP_BYTES, WARPS = 2048, 8  # asked for at once by a warp; warps of a block
 INDEX_BYTES = 4
 RESIDENT = 8  # blocks of 256 threads that a unit holds
-LONG_BYTES = 64 << 20  # of rows: more are replayed in shorter lists
-KNOWN_BYTES = 256 << 20  # of a smaller region, earlier replays have read all
+LONG_BYTES = 1 << 30  # of rows: more are replayed in shorter lists; with fewer, the last warps count too much
+KNOWN_BYTES = 256 << 20  # of a smaller region, earlier replays have read all; no cache holds as much
 
 
 @dataclass(frozen=True)
@@ -68,30 +69,31 @@ def of_row(row: Row) -> Gather:
 
 
 def gather(row: Row, system: System) -> Job:
-    """A call: `count` distinct rows of `row` bytes out of `region` bytes."""
+    """`count` distinct rows of `row` bytes out of `region` bytes: the call in the middle of a replay."""
     what, rows, region_bytes = of_row(row), count(row, "count"), count(row, "region")
-    units = system.initiators[0].units
+    units, calls = system.initiators[0].units, count(row, "calls")
     lengths = Lengths.of(rows, what.turn_rows, LONG_BYTES // count(row, "row"))
     script = Script()
     data = script.region(region_bytes // what.piece_bytes, what.piece_bytes)
-    lists = script.region(rows * count(row, "calls"), INDEX_BYTES, kind="index")
-    kernels, random = [_before(script, data, lists, units)], np.random.default_rng(1)
-    for call, length in enumerate(lengths.calls):
+    lists = script.region(rows * calls, INDEX_BYTES, kind="index")
+    before = data
+    if region_bytes > KNOWN_BYTES:
+        nbytes = min(KNOWN_BYTES, calls // 2 * rows * count(row, "row"))
+        before = script.region(nbytes // what.piece_bytes, what.piece_bytes)
+    _whole(script, lists, units, write=True)
+    kernels, random = [_whole(script, before, units)], np.random.default_rng(1)
+    for call, length in enumerate(lengths.calls, calls // 2):
         drawn = distinct(length, region_bytes // count(row, "row"), random)
         moves = list(what.moves(data, lists, call * rows, drawn))
         kernels.append(script.kernel(what.grid(units), moves))
     return lengths.job(script, kernels)
 
 
-def _before(script: Script, data: int, lists: int, units: int) -> int:
-    """What ran before: replays that have read a small region, then the kernel that writes the lists."""
-    grid, last = Grid(units * RESIDENT, RESIDENT, 8192, 2), -1
-    for region, write in ((data, False), (lists, True)):
-        size, row_bytes = script.regions[region].bytes, script.regions[region].row_bytes
-        if write or size <= KNOWN_BYTES:
-            blocks = even(0, grid.blocks - 1, max(1, grid.tile_bytes // row_bytes))
-            last = script.kernel(grid, [Move(region, blocks, size // row_bytes, write=write)])
-    return last
+def _whole(script: Script, region: int, units: int, write: bool = False) -> int:
+    """A kernel that reads or writes all of a region."""
+    grid, row_bytes = Grid(units * RESIDENT, RESIDENT, 8192, 2), script.regions[region].row_bytes
+    blocks = even(0, grid.blocks - 1, max(1, grid.tile_bytes // row_bytes))
+    return script.kernel(grid, [Move(region, blocks, script.regions[region].rows, write=write)])
 
 
 RECIPES = {"gather.rows": gather}

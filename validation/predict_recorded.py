@@ -98,13 +98,14 @@ def in_a_row(turns: Sequence[Turn], tiers: Mapping[str, str] | None = None) -> t
     return script, last
 
 
-def rotating(call: Recorded, ends: Sequence[str], buffers: int, counted: int = 2) -> Job:
+def rotating(call: Recorded, ends: Sequence[str], buffers: int) -> Job:
     """Calls that go round the buffers once, and some more: their mean. `ends` names what a buffer holds.
 
     Of many buffers, as many as no cache holds and then others: none of them comes back soon.
     """
     moved = call.moved()
     first = min(buffers, -(-PLENTY_BYTES // max(1, sum(moved))))
+    counted = 2 if first > 1 or buffers == 1 else 1
     copies = min(buffers, first + counted)
     turns = [Turn(call, dict.fromkeys(ends, number % copies)) for number in range(first + counted)]
     return mean_of(*in_a_row(turns), counted, moved)

@@ -288,12 +288,7 @@ def keep_busy(script: Script, units: int) -> None:
         script.kernel(Grid(units, startup_ps=FOREVER_PS), stream=len(script.kernels) + 1)
 
 
-def percentile_ps(histogram: Int64s, share: float) -> float:
-    """Latency below which `share` of the requests of a histogram lie [ps], even inside a bucket."""
-    wanted, below = share * int(histogram.sum()), 0
-    for bucket, found in enumerate(histogram.tolist()):
-        if found and below + found >= wanted:
-            low, high = bucket_floor_ps(bucket), bucket_floor_ps(bucket + 1)
-            return float(low + (high - low) * (wanted - below) / found)
-        below += found
-    return 0.0
+def bucket_middles_ps(buckets: int) -> npt.NDArray[np.float64]:
+    """Middle of each bucket of a latency histogram [ps]."""
+    floors = np.array([bucket_floor_ps(bucket) for bucket in range(buckets + 1)], np.float64)
+    return (floors[1:] + floors[:-1]) / 2

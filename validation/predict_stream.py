@@ -19,7 +19,7 @@ from validation.predict_script import MANY, Bench, Grid, Job, Lengths, Move, Scr
 from workloads.grid import even
 
 ROW_BYTES = 512  # what a warp's 32 threads ask for in one load
-LONG_BYTES = 128 << 20  # a larger call is replayed in shorter lengths
+LONG_BYTES = 64 << 20  # a larger call is replayed in shorter lengths
 PLENTY_BYTES = 128 << 20
 CALLS = 4  # counted
 

@@ -1,0 +1,300 @@
+"""Recipes: they move the bytes that were measured, shorten long calls rightly, and know no warm or cold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from memsim.system import System
+from validation import (
+    figures,
+    figures_rows,
+    predict,
+    predict_chase,
+    predict_far,
+    predict_gather,
+    predict_loaded,
+    predict_script,
+    predict_stream,
+)
+from validation.figures_rows import FamilyRows
+from validation.measure import micro_stream, remote
+from validation.predict_script import Bench, Grid, Lengths, Move, Script, keep_busy
+from validation.predict_stream import Stream
+from workloads.grid import even, one
+
+FOLDER = figures.MEASURED / "nvidia-h200"
+FAMILIES = {family.name: family for family in figures_rows.read_machine(FOLDER)}
+MEASURED_TOO = {"loaded.latency"}  # its bytes are what the streams moved meanwhile
+WITHOUT = {
+    "gdn",
+    "gemv",
+    "cpu",
+    "storage",
+    "matrix",
+    "fma",
+    "step",
+}  # first words: no kernel in workloads yet
+WITHOUT_TOO = {"dsa.torch_topk", "launch.host"}
+
+
+def system_of(family: str) -> System:
+    return predict.system_of(predict.machine_of(FOLDER, family))
+
+
+def bytes_of(family: FamilyRows) -> list[tuple[tuple[int, int], tuple[float, float]]]:
+    """Of each point: read and written, by its recipe and as measured."""
+    recipe, system = predict.recipes()[family.name], system_of(family.name)
+    jobs = [recipe(row, system) for row in family.rows]
+    return [
+        ((job.bytes_read, job.bytes_written), (row["bytes_read"], row["bytes_written"]))  # type: ignore[misc]
+        for job, row in zip(jobs, family.rows, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("family", sorted(set(predict.PLAIN) & set(FAMILIES) - MEASURED_TOO))
+def test_a_recipe_moves_the_measured_bytes_at_every_point(family: str) -> None:
+    for found, wanted in bytes_of(FAMILIES[family]):
+        assert found == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", predict.BY_TORCH)
+def test_a_recorded_kernel_moves_the_measured_bytes_within_half_a_percent(word: str) -> None:
+    """The kernels of `workloads` leave out log-sums, page tables and the gate's activation."""
+    pytest.importorskip("torch")
+    families = [name for name in predict.recipes() if name.partition(".")[0] == word]
+    for found, wanted in (pair for name in families for pair in bytes_of(FAMILIES[name])):
+        assert found == pytest.approx(wanted, rel=0.005)
+
+
+def test_every_measured_family_has_a_recipe_or_a_reason() -> None:
+    pytest.importorskip("torch")
+    reasons = {name for name in FAMILIES if name.partition(".")[0] in WITHOUT} | WITHOUT_TOO
+    assert set(FAMILIES) - set(predict.recipes()) == reasons
+    assert all(predict.machine_of(FOLDER, name) for name in FAMILIES)
+
+
+def test_machines_are_found_by_family_word_or_folder() -> None:
+    on = {name: predict.machine_of(FOLDER, name) for name in ("host.copy", "stack.v32", "stack.v32_staged")}
+    assert on == {"host.copy": "h200-host", "stack.v32": "h200", "stack.v32_staged": "h200-host"}
+    assert predict.machine_of(FOLDER.with_name("another"), "host.copy") == ""
+
+
+@pytest.mark.parametrize(
+    ("whole", "turn", "most", "calls"),
+    [
+        (100, 10, 100, (100,)),
+        (101, 10, 100, (51, 91)),
+        (1000, 10, 95, (50, 90)),
+        (1000, 400, 100, (200, 600)),  # not below two turns
+        (800, 400, 100, (800,)),
+    ],
+)
+def test_shorter_calls_end_in_the_same_part_of_a_turn(
+    whole: int, turn: int, most: int, calls: tuple[int, ...]
+) -> None:
+    lengths = Lengths.of(whole, turn, most)
+    assert lengths.calls == calls
+    assert {(whole - call) % turn for call in calls} == {0}
+    assert lengths.value([5.0 + 2 * call for call in calls]) == pytest.approx(5.0 + 2 * whole)
+
+
+@pytest.mark.parametrize(
+    ("kind", "blocks", "warps", "warp_bytes"),
+    [("read", 1056, 8, 1024), ("write", 1056, 8, 1024), ("update", 132, 8, 4096), ("read", 33, 4, 512)],
+)
+def test_a_long_stream_replayed_in_short_takes_what_it_takes_whole(
+    kind: str, blocks: int, warps: int, warp_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within half a percent, on 8 times the length that is replayed."""
+    system, nbytes = predict.system_of("h200"), (512 << 20) + 8192 * 5
+    what = Stream(kind, blocks, warps, warp_bytes, 8)
+    with Bench(system) as bench:
+        short = predict_stream.long_calls(what, nbytes, 132)
+        monkeypatch.setattr(predict_stream, "LONG_BYTES", nbytes)
+        whole = predict_stream.long_calls(what, nbytes, 132)
+        assert (short.bytes_read, short.bytes_written) == (whole.bytes_read, whole.bytes_written)
+        assert short.time_ns(bench) == pytest.approx(whole.time_ns(bench), rel=0.005)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "row_bytes"), [("gather.rows", 16384), ("peer.gather", 2048)])
+def test_a_long_gather_replayed_in_short_takes_what_it_takes_whole(
+    family: str, row_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, recipe = system_of(family), predict.PLAIN[family]
+    row = {"row": float(row_bytes), "count": 131_072.0, "blocks": 1056.0, "calls": 16.0}
+    row |= {"region": float(32 << 30), "span": float(32 << 30)}
+    with Bench(system) as bench:
+        short = recipe(row, system).time_ns(bench)
+        monkeypatch.setattr(predict_gather, "LONG_BYTES", 1 << 40)
+        monkeypatch.setattr(predict_far, "MOST_ROWS", 1 << 40)
+        assert short == pytest.approx(recipe(row, system).time_ns(bench), rel=0.005)
+
+
+def test_buffers_are_gone_round_and_nothing_else_says_cold_or_warm() -> None:
+    """A stream's row says `cache`, and no recipe reads it: the regions follow from the buffers."""
+    system = predict.system_of("h200")
+    row = {"bytes": float(8 << 20), "blocks": 1056.0, "flight": 8192.0, "resident": 8.0}
+    scripts: list[Script] = []
+
+    class Kept(Bench):
+        def run(self, script: Script) -> predict_script.Times:
+            scripts.append(script)
+            return super().run(script)
+
+    with Kept(system) as bench:
+        for buffers in (1.0, 2.0, 40.0):
+            predict_stream.stream("read", row | {"buffers": buffers}, system).time_ns(bench)
+    orders = [[accesses[0].region for accesses in script.accesses] for script in scripts]
+    assert orders[0] == [0] * 5
+    assert orders[1] == [0, 1, 0, 1, 0, 1]
+    assert orders[2] == list(range(20))  # 16 fill what no cache holds, 4 more are others
+
+
+def test_a_warp_waits_for_its_loads_and_for_no_store() -> None:
+    what = Stream("copy", 2, 4, 512, 8)
+    assert (what.grid().blocks, what.grid().per_unit, what.grid().tiles) == (8, 32, 2)
+    moves = list(what.moves([3, 7], 3 * 4096))
+    assert [(m.region, m.first, m.rows, m.write, m.after) for m in moves] == [
+        (region, first, 8, region == 7, region == 7) for first in (0, 8, 16) for region in (3, 7)
+    ]
+
+
+def test_units_that_are_kept_busy_leave_the_others_to_a_small_grid() -> None:
+    """Eight blocks on two units share their outstanding bytes; on eight they would not."""
+    system = predict.system_of("h200")
+    runner = replace(system.initiators[0], unit_outstanding_bytes=4096)
+    system = replace(system, initiators=(runner, *system.initiators[1:]))
+
+    def time_ns(busy: int) -> float:
+        script = Script()
+        data = script.region(1 << 13, 512)
+        keep_busy(script, busy)
+        moves = [Move(data, even(0, 7, 8), 1 << 13)]
+        kernel = script.kernel(Grid(8, 4, 4096, 1), moves)
+        with Bench(system) as bench:
+            return bench.run(script).inside_ns(kernel)
+
+    assert time_ns(130) > 3.5 * time_ns(0)
+
+
+def test_a_chase_visits_places_once_before_and_rests_where_it_ends() -> None:
+    system = predict.system_of("h200")
+    row = {"footprint": float(64 << 10), "stride": 128.0}
+    script, kernel, steps = predict_chase._chased(row, system)
+    touch, loads = script.accesses[0][0], script.accesses[kernel][0]
+    assert (touch.rows, kernel, steps) == (512, 1, 4096)
+    assert np.array_equal(np.sort(loads.gather[:512]), np.arange(512))
+    assert np.array_equal(loads.gather[:512], loads.gather[512:1024])
+    cold, at, _ = predict_chase._chased({"footprint": float(1 << 40), "stride": float(2 << 16)}, system)
+    assert (at, len(cold.kernels)) == (0, 1)  # more than 2^20 places: nothing was read before
+
+
+def test_a_percentile_of_equal_loads_is_their_mean() -> None:
+    system = predict.system_of("h200")
+    row = {"footprint": float(1 << 30), "percent": 50.0}
+    with Bench(system) as bench:
+        mean = predict_chase.latency(row, system).time_ns(bench)
+        for percent in (5.0, 50.0, 95.0):
+            assert predict_chase.single(row | {"percent": percent}, system).time_ns(bench) == pytest.approx(
+                mean
+            )
+
+
+def test_streams_beside_a_chase_outlast_it_and_pauses_make_them_slower() -> None:
+    system = predict.system_of("h200")
+    row = {"kind": "read", "blocks": 64.0, "flight": 16384.0, "sm_mhz": 2000.0}
+    with Bench(system) as bench:
+        loaded = [
+            predict_loaded.loaded(row | {"pause": pause}, system).time_ns(bench) for pause in (0.0, 4000.0)
+        ]
+    idle = system.tiers[0].latency_ps[0] / 1000
+    assert idle < loaded[1] < loaded[0]
+    assert predict_loaded.streams(row | {"pause": 4000.0}).pause_ps == 2_000_000
+
+
+def test_streams_of_a_row_have_the_warps_of_the_kernel() -> None:
+    """`loaded.cu`: first 8 warps a block, then 4 words a thread, then more warps."""
+    shapes = {1024: (2, 512), 4096: (8, 512), 8192: (8, 1024), 16384: (8, 2048), 65536: (32, 2048)}
+    row = {"kind": "read", "blocks": 8.0, "pause": 0.0, "sm_mhz": 1980.0}
+    found = {flight: predict_loaded.streams(row | {"flight": float(flight)}) for flight in shapes}
+    assert {flight: (s.warps, s.warp_bytes) for flight, s in found.items()} == shapes
+
+
+def test_launches_beyond_the_replayed_ones_go_on_at_their_pace() -> None:
+    system, recipe = predict.system_of("h200"), predict.PLAIN["launch.gap"]
+    with Bench(system) as bench:
+        times = [recipe({"kernel": "tiny", "nodes": n}, system).time_ns(bench) for n in (63.0, 64.0, 128.0)]
+    assert times[2] == pytest.approx(times[1] + 64 * (times[1] - times[0]))
+
+
+def test_equal_scripts_are_replayed_once() -> None:
+    calls = []
+
+    class Counted(Bench):
+        def _replayed(self, script: Script) -> predict_script.Times:
+            calls.append(script)
+            return super()._replayed(script)
+
+    def script(rows: list[int]) -> Script:
+        made = Script()
+        data = made.region(16, 64)
+        made.kernel(Grid(1), [Move(data, one(0), 2, gather=np.array(rows, np.int64))])
+        return made
+
+    with Counted(predict.system_of("h200")) as bench:
+        times = [bench.run(script(rows)).end_ps for rows in ([1, 2], [1, 2], [1, 3])]
+    assert len(calls) == 2
+    assert times[0] == times[1]
+
+
+def test_a_stream_of_a_far_memory_goes_on_where_the_call_before_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No place is read twice, and the region is as large as the measured one."""
+    monkeypatch.setattr(predict_far, "LONG_BYTES", 1 << 20)
+    system = system_of("host.stream")
+    row = next(row for row in FAMILIES["host.stream"].rows if row["blocks"] == 2)
+    scripts: list[Script] = []
+
+    class Kept(Bench):
+        def run(self, script: Script) -> predict_script.Times:
+            scripts.append(script)
+            return super().run(script)
+
+    with Kept(system) as bench:
+        predict.PLAIN["host.stream"](row, system).time_ns(bench)
+    (script,) = scripts
+    far = [access for accesses in script.accesses for access in accesses if access.region == 1]
+    assert len({access.kernel for access in far}) == 2
+    assert all(one.first_row + one.rows == two.first_row for one, two in pairwise(far))
+    assert script.regions[1].bytes == row["region_bytes"]
+    assert script.place == {"r1": "host"}
+
+
+@pytest.mark.parametrize("flight", [1024, 2048, 4096, 8192, 16384, 32768, 65536])
+def test_warps_ask_for_what_the_measured_kernels_threads_do(flight: int) -> None:
+    threads, words = micro_stream.shape(flight)
+    assert predict_stream.warps_of(flight) == (threads // 32, words * 512)
+
+
+@pytest.mark.parametrize("flight", sorted(predict_far.FLIGHT))
+def test_warps_of_far_streams_are_those_of_the_measured_kernel(flight: int) -> None:
+    assert predict_far.FLIGHT[flight] * 32 == remote.FLIGHT[flight][0]
+
+
+@pytest.mark.parametrize("row", [32, 64, 128, 256, 512, 576, 656, 1152, 4096, 16384])
+@pytest.mark.parametrize("count", [64, 2048, 65_536])
+def test_far_gathers_have_the_grid_of_the_measured_kernel(row: int, count: int) -> None:
+    """As `remote.gathers` launches it: 256 threads a block, 2^lane_bits of them a row."""
+    lanes = 1 << remote.lane_bits_for(row)
+    blocks = min(132 * 8, -(-(count * lanes) // 256))
+    what = predict_far.Gather.of(row, count, 132)
+    assert what.warps == blocks * 8
+    assert what.together == 32 // lanes * (4 if row <= 512 else 1)
+    assert what.piece_bytes * what.pieces == row
