@@ -94,7 +94,7 @@ def folder(tmp_path: Path) -> Path:
     system = build_system(load_machine("h200", [f"{path}={value}" for path, value in KNOWN.items()]))
     for constant in calibrate_constants.read(constants(tmp_path, LATENCY + BANDWIDTH + COPIES)):
         rows = calibrate.calibrate_rows(made, constant)
-        times = list(predict.predictions(constant.family, rows, system))
+        times = predict.predicted(constant.family, rows, system)
         want = {tuple(row[axis] for axis in constant.axes): ns for row, ns in zip(rows, times, strict=True)}
 
         def as_known(row, want=want, axes=constant.axes):
@@ -157,7 +157,7 @@ def test_what_was_not_measured_or_has_no_key_yet_is_skipped_with_a_note(folder: 
         'points = [{ direction = "in", bytes = 16_384 }]\nmethod = "fit"\n'
         'range = ["2 TB/s", "12 TB/s"]\norder = 1\n'
     )
-    if "host.copy" not in predict.RECIPES:
+    if "host.copy" not in predict.recipes():
         (found,) = calibrated(str(folder), (), None, constants(tmp_path, hosts))
         assert found.note == "no recipe predicts host.copy yet"
 
@@ -392,7 +392,7 @@ def test_ctrl_c_leaves_the_machine_file_whole(capsys, monkeypatch, folder: Path,
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(predict, "predictions", interrupted)
+    monkeypatch.setattr(predict, "predicted", interrupted)
     assert ran(capsys, "--machine", str(folder), "--write")[0] == cli.INTERRUPTED
     assert mine.read_bytes() == old
     monkeypatch.setattr("os.replace", interrupted)

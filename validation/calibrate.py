@@ -182,7 +182,7 @@ class _Work:
             return "machine files have no such key yet"
         if not self._has(constant.file, constant.path):
             return f"{constant.file} has no [{constant.path.rpartition('.')[0]}]"
-        if constant.method == FIT and constant.family not in predict.RECIPES:
+        if constant.method == FIT and constant.family not in predict.recipes():
             return f"no recipe predicts {constant.family} yet"
         return ""
 
@@ -274,7 +274,7 @@ class _Work:
         new = [(key, row) for key, row in zip(keys, task.rows, strict=True) if key not in self._known]
         if new:
             system = build_system(load_machine(task.machine, overrides))
-            times = predict.predictions(task.constant.family, [row for _, row in new], system)
+            times = predict.predicted(task.constant.family, [row for _, row in new], system)
             for (key, _), ns in zip(new, times, strict=True):
                 self._known[key] = ns
                 self._advance(self._done + 1)

@@ -79,7 +79,12 @@ def machine_of(folder: Path, family: str = "") -> str:
 
 def predictions(family: str, rows: Iterable[Row], machine: str) -> list[float]:
     """Nanoseconds that each row's `median_ns` should be, on a machine by its name."""
-    recipe, system = recipes()[family], system_of(machine)
+    return predicted(family, rows, system_of(machine))
+
+
+def predicted(family: str, rows: Iterable[Row], system: System) -> list[float]:
+    """The same on a machine that is loaded."""
+    recipe = recipes()[family]
     with Bench(system) as bench:
         return [recipe(row, system).time_ns(bench) for row in rows]
 
