@@ -207,7 +207,7 @@ def _of_walks(system: System) -> Iterator[Doubt]:
 
 
 def _of_translation(profile: Profile) -> Iterator[Doubt]:
-    """Levels that nothing misses, and larger ones that are looked up faster than smaller ones."""
+    """Levels that nothing misses, and larger ones that walk more often a second than smaller ones."""
     for name, tier in profile.tier.items():
         where = f"tier.{name}.translation"
         devices = tier.devices.number if tier.devices else 1
@@ -219,9 +219,6 @@ def _of_translation(profile: Profile) -> Iterator[Doubt]:
                 )
         levels = sorted(tier.translation.items(), key=lambda level: level[1].reach.number)
         for (near, less), (far, more) in pairwise(levels):
-            if more.latency.number < less.latency.number:
-                found = f"{more.latency.text}; '{near}', which reaches less, takes {less.latency.text}"
-                yield f"{where}.{far}.latency", found
             if more.rate.number > less.rate.number:
                 found = (
                     f"{more.rate.text} walks a second; '{near}', whose misses it gets, has {less.rate.text}"
