@@ -30,7 +30,6 @@ FOLDER = figures.MEASURED / "nvidia-h200"
 FAMILIES = {family.name: family for family in figures_rows.read_machine(FOLDER)}
 MEASURED_TOO = {"loaded.latency"}  # its bytes are what the streams moved meanwhile
 WITHOUT = {
-    "gdn",
     "gemv",
     "cpu",
     "storage",
