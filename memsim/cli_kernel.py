@@ -26,7 +26,7 @@ def kernel(
         typer.Argument(
             metavar="NAME",
             help="A plain pattern: stream, copy, update, gather, chase, gemv; or an attention kernel: kda, "
-            "mla, dsa-index, dsa-topk, dsa-attend.",
+            "gdn, mla, dsa-index, dsa-topk, dsa-attend.",
         ),
     ],
     machine: Machine = "h200",
@@ -69,7 +69,10 @@ def kernel(
         str | None, typer.Option(metavar="TOKENS", help="mla, dsa: tokens in the cache: 128K, 1M, 131072.")
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Attention: sequences that are decoded together.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Attention: heads (dsa-index: index heads).")] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Attention: heads (gdn: value heads, dsa-index: index heads).")
+    ] = None,
+    key_heads: Annotated[int | None, typer.Option(help="gdn: heads of queries and keys.")] = None,
     topk: Annotated[int | None, typer.Option(help="dsa-topk, dsa-attend: selected rows.")] = None,
     kv_dtype: Annotated[
         str | None, typer.Option(metavar="bf16|fp8", help="mla: bf16; dsa-attend: fp8.")
@@ -105,9 +108,9 @@ def kernel(
     given: dict[str, Any] = {
         "bytes": size, "count": count, "row_bytes": row_bytes, "span": span, "programs": programs,
         "blocks_per_unit": blocks_per_unit, "block_bytes": block_bytes, "tiles_in_flight": tiles_in_flight,
-        "write": write, "dma": dma, "context": context, "batch": batch, "heads": heads, "topk": topk,
-        "kv_dtype": kv_dtype, "selection": selection, "buffers": buffers,
-        "calls_per_launch": calls_per_launch,
+        "write": write, "dma": dma, "context": context, "batch": batch, "heads": heads,
+        "key_heads": key_heads, "topk": topk, "kv_dtype": kv_dtype, "selection": selection,
+        "buffers": buffers, "calls_per_launch": calls_per_launch,
     }  # fmt: skip
     options: dict[str, Any] = {
         "tier": tier,

@@ -181,6 +181,7 @@ def test_both_engines_answer_alike(name):
 
 ATTENTION = {
     "kda": ({}, ["kda-conv", "kda"], "state", 32 * 128 * 512),
+    "gdn": ({}, ["gdn-conv", "gdn"], "state", 32 * 128 * 512),
     "mla": ({"context": "8K"}, ["mla", "mla-combine"], "kv", 8192 * 1152),
     "dsa-index": ({"context": "8K"}, ["dsa-index"], "index", 8192 * 132),
     "dsa-topk": ({"context": "8K"}, ["dsa-topk"], "activation", 8192 * 4),
@@ -205,6 +206,7 @@ def test_an_attention_kernel_alone_reads_what_it_is_about_from_where_it_lies(nam
     [
         ("mla", "kimi-linear", {"context": 4096, "heads": 32}),
         ("kda", "kimi-linear", {"heads": 32}),
+        ("gdn", "qwen3-next", {}),
         ("dsa-index", "deepseek-v3.2", {"context": 4096}),
         ("dsa-topk", "deepseek-v3.2", {"context": 4096}),
     ],
@@ -234,6 +236,7 @@ def test_batch_heads_and_topk_change_what_is_read():
     assert read("dsa-attend", "kv", context=4096, topk=512) == 512 * 656
     assert read("dsa-index", "activation", context=4096, heads=16) == 16 * (128 + 4)  # queries and weights
     assert read("kda", "state", heads=16) < read("kda", "state", heads=32)
+    assert read("gdn", "state", heads=32, key_heads=32) > read("gdn", "state", heads=32)  # of the convolution
     selections = [
         asked("dsa-attend", system, context=8192, selection=s).call_ps for s in ("uniform", "dsa_hi")
     ]
@@ -302,6 +305,8 @@ def test_slow_requests_need_a_seed():
             "kernel dsa-attend --context 1M --batch 4096 --topk 1048576",
             "2 'dsa-attend' with these options has 4,294,967,296 rows or tiles a call",
         ),
+        ("kernel gdn --heads 24", "2 --heads 24 with 'gdn': expected a multiple of its 16 key heads"),
+        ("kernel gdn --heads 3 --key-heads 1", "2 --heads 3 with 'gdn': expected an even number of heads"),
         ("kernel kda --batch 4096 --heads 1024 --calls-per-launch 65536", "2 'kda' with these options has"),
         ("kernel stream --block-bytes 64B --calls-per-launch 6000", "2 'stream' with these options has"),
         ("kernel gather --span 5", "2 --span: '5' is not a size: it has no unit"),

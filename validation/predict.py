@@ -54,7 +54,7 @@ PLAIN: dict[str, Recipe] = {
     **predict_far.RECIPES,
     **predict_beside.RECIPES,
 }
-BY_TORCH = ("kda", "mla", "dsa", "stage", "stack")  # first words of families that torch records
+BY_TORCH = ("kda", "gdn", "mla", "dsa", "stage", "stack")  # first words of families that torch records
 
 
 def has_torch() -> bool:

@@ -142,7 +142,8 @@ class Gather:
             mine = rows[first : first + self.warps * self.together]
             yield Move(lists, blocks, len(mine), first_entry + first, after=True)
             for piece in range(self.pieces):
-                yield Move(data, blocks, len(mine), after=True, gather=mine * self.pieces + piece)
+                rows_here = mine * self.pieces + piece
+                yield Move(data, blocks, len(mine), after=True, worked=True, gather=rows_here)
 
 
 def gathers(row: Row, system: System, tier: str) -> Job:
@@ -155,7 +156,7 @@ def gathers(row: Row, system: System, tier: str) -> Job:
     data = script.region(span // row_bytes * what.pieces, what.piece_bytes, tier)
     whole = Grid(system.initiators[0].units, 1, 8192, 8)
     kernels = [script.kernel(whole, [Move(lists, even(0, whole.blocks - 1, 1024), listed)])]
-    grid = Grid(what.warps, RESIDENT * WARPS, what.together * what.piece_bytes, 2)
+    grid = Grid(what.warps, RESIDENT * WARPS, what.together * what.piece_bytes, 2, worked_rows=what.together)
     lengths = Lengths.of(rows, what.warps * what.together, MOST_ROWS)
     random = np.random.default_rng(1)
     for call, size in enumerate(lengths.calls):

@@ -1,9 +1,10 @@
 """`gather.rows`: scattered rows of the GPU's own memory by an index list (`measure/cuda/gather.cu`).
 
 A thread takes one 16-byte word of the rows, four words at once: a warp asks for the entries of the list that
-it needs, then for 2 KiB of rows, and goes on when all of it has come. The lists of a replay were written just
-before it, by another kernel, and hold other rows in each: none comes back soon unless the region is small.
-The calls before the one that is predicted are one kernel here, that reads as many bytes of other rows.
+it needs, then for 2 KiB of rows, and goes on when all of it has come and is added up. The lists of a replay
+were written just before it, by another kernel, and hold other rows in each: none comes back soon unless the
+region is small. The calls before the one that is predicted are one kernel here, that reads as many bytes of
+other rows.
 
 Of rows below 2 KiB a warp takes whole ones here, as many as come nearest to 2 KiB; where that is not quite
 2 KiB, there are so many warps that as many bytes are under way as in truth. Longer rows are several pieces.
@@ -47,7 +48,7 @@ class Gather:
     def grid(self, units: int) -> Grid:
         """All of them at once: the units hold a few more where these take less each."""
         at_once = max(RESIDENT * WARPS, -(-self.warps // units))
-        return Grid(self.warps, at_once, self.together * self.piece_bytes, 2)
+        return Grid(self.warps, at_once, self.together * self.piece_bytes, 2, worked_rows=self.together)
 
     def moves(self, data: int, lists: int, first_entry: int, rows: Int64s) -> Iterator[Move]:
         """Accesses of a call: entries of its list, then the rows that they name, turn by turn."""
@@ -57,7 +58,7 @@ class Gather:
             mine = rows[first : first + self.turn_rows]
             whole = (mine[:, None] * self.pieces + np.arange(self.pieces)).ravel()
             yield Move(lists, entries, len(mine), first_entry + first, after=True)
-            yield Move(data, blocks, len(whole), after=True, gather=whole)
+            yield Move(data, blocks, len(whole), after=True, worked=True, gather=whole)
 
 
 def of_row(row: Row) -> Gather:

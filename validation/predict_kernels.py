@@ -1,12 +1,15 @@
-"""`kda`, `mla.*`, `dsa.*`, `stage.gather`: one production kernel, by the code that records whole stacks.
+"""`kda`, `gdn`, `mla.*`, `dsa.*`, `stage.gather`: one production kernel, recorded as in whole stacks.
 
-What each kernel does, and what its trace leaves out, say `workloads.kda`, `mla`, `dsa_index`, `dsa_topk`,
-`dsa_attend`, `stage` and `combine`. A measured call is the kernel with its combine pass (MLA), or with a
-memset before it (top-k). Queries, gates and outputs are the same in all calls of a graph, hence found in the
-L2. Left out: page tables and the shuffled order of pages; that an `mla.sparse` list may name a row twice.
+What each kernel does, and what its trace leaves out, say `workloads.kda`, `gdn`, `mla`, `dsa_index`,
+`dsa_topk`, `dsa_attend`, `stage` and `combine`. A measured call is the kernel with its combine pass (MLA), or
+with a memset before it (top-k). Queries, gates and outputs are the same in all calls of a graph, hence found
+in the L2. Left out: page tables and the shuffled order of pages; that an `mla.sparse` list may name a row
+twice.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -14,11 +17,16 @@ from memsim.system import System
 from validation.figures_rows import Row
 from validation.predict_recorded import Recorded, Turn, in_a_row, mean_of, record, rotating
 from validation.predict_script import Job, count
-from workloads import dsa, dsa_attend, dsa_index, dsa_topk, kda, mla, stage
+from workloads import dsa, dsa_attend, indexer, mla, stage
+from workloads.formats import latent_fp8, plain
 from workloads.grid import Shape
+from workloads.indexer import IndexerRegions
+from workloads.kinds import kernels_of
 from workloads.record import Recorder
-from workloads.shapes import DsaShape, KdaShape, MlaShape
+from workloads.run import Run
+from workloads.shapes import DsaShape, GdnShape, KdaShape, MlaShape
 
+GDN_KEY_HEADS = 16  # at most
 HEADS, INDEX_HEADS, TOP_K = 128, 64, 2048  # of parts that a call does not use
 MEMSET = Shape(tile_rows=1, tile_bytes=4096, tiles_in_flight=1, tile_rule="a memset of a workspace")
 CALLS = 3  # with lists of their own; the first is not counted
@@ -26,38 +34,52 @@ CALLS = 3  # with lists of their own; the first is not counted
 
 def recurrence(row: Row, system: System) -> Job:
     """KDA without the convolution before it."""
-    shape, batch = KdaShape(count(row, "heads")), count(row, "batch")
+    return _recurrence("kda", KdaShape(count(row, "heads")), row, system)
+
+
+def gated_delta(row: Row, system: System) -> Job:
+    """GDN without the convolution before it; `heads` are value heads."""
+    heads = count(row, "heads")
+    return _recurrence("gdn", GdnShape(min(GDN_KEY_HEADS, heads), heads), row, system)
+
+
+def _recurrence(kind: str, shape: KdaShape | GdnShape, row: Row, system: System) -> Job:
+    call = layer(kind, shape, [1] * count(row, "batch"), system, without=(f"{kind}-conv",))
+    return rotating(call, [".state"], count(row, "buffers"))
+
+
+def layer(
+    kind: str, shape: object, lengths: Sequence[int], system: System, without: Collection[str] = ()
+) -> Recorded:
+    """One layer of a kind, alone, as it is recorded in a whole stack."""
+    kernels, told = kernels_of(kind), Run(len(lengths), max(lengths), system.initiators[0].units)
 
     def run(recorder: Recorder) -> None:
-        kda.step(recorder, 0, shape, kda.declare(recorder, 0, shape, batch), batch)
+        regions = kernels.declare(recorder, 0, shape, told)
+        kernels.step(recorder, 0, shape, regions, lengths, told)
 
-    return rotating(record(run, without=("kda-conv",)), [".state"], count(row, "buffers"))
+    return record(run, without)
 
 
 def dense(row: Row, system: System) -> Job:
     """MLA over all rows."""
-    shape, batch, context = MlaShape(count(row, "heads")), count(row, "batch"), count(row, "context")
-    units = system.initiators[0].units
-
-    def run(recorder: Recorder) -> None:
-        regions = mla.declare(recorder, 0, shape, batch, context, units)
-        mla.step(recorder, 0, shape, regions, [context] * batch, units)
-
-    return rotating(record(run), [".kv"], count(row, "buffers"))
+    lengths = [count(row, "context")] * count(row, "batch")
+    call = layer("mla", MlaShape(count(row, "heads")), lengths, system)
+    return rotating(call, [".kv"], count(row, "buffers"))
 
 
 def sparse(row: Row, system: System) -> Job:
     """Attention over k rows of a pool of `span` that all sequences draw from, anew for each call."""
     batch, k, span = count(row, "batch"), count(row, "k"), count(row, "span")
     shape, units = MlaShape(count(row, "heads")), system.initiators[0].units
-    random = np.random.default_rng(1)
+    random, format_ = np.random.default_rng(1), latent_fp8(shape.rope)
 
     def run(recorder: Recorder) -> None:
-        regions = mla.declare(recorder, 0, shape, batch, span // batch, units, fp8=True)
+        regions = mla.regions_of(recorder, 0, shape, Run(batch, span // batch, units), format_)
         indices = recorder.region("layer0.indices", "activation", 0, batch * k, 4, "int32")
         own = regions.kv.region.rows // batch  # rows of the pool are counted from a sequence's own
         drawn = [random.integers(span, size=k) - own * sequence for sequence in range(batch)]
-        rows = dsa_attend.Rows(regions.kv, indices, None, drawn, batch)
+        rows = dsa_attend.Rows(regions.kv, regions.rows, indices, None, drawn, batch)
         dsa_attend.step(recorder, 0, shape, regions, rows, [k] * batch, units)
 
     return _with_lists([record(run) for _ in range(CALLS)])
@@ -69,11 +91,17 @@ def scores(row: Row, system: System) -> Job:
     shape = DsaShape(MlaShape(HEADS), count(row, "heads"), TOP_K)
 
     def run(recorder: Recorder) -> None:
-        r = dsa.declare(recorder, 0, shape, batch, context, units)
-        lengths = [context] * batch
-        dsa_index.step(recorder, 0, r.index_q, r.index_weights, r.index, r.scores, lengths, units)
+        own = _indexer(recorder, shape, Run(batch, context, units))
+        indexer.scan(recorder, 0, own, [context] * batch, units)
 
     return rotating(record(run), [".index"], count(row, "buffers"))
+
+
+def _indexer(recorder: Recorder, shape: DsaShape, run: Run) -> IndexerRegions:
+    """Regions of a layer's indexer, among all that the layer has."""
+    own = dsa.declare(recorder, 0, shape, run).indexer
+    assert own is not None
+    return own
 
 
 def top_k(row: Row, system: System) -> Job:
@@ -82,10 +110,10 @@ def top_k(row: Row, system: System) -> Job:
     shape = DsaShape(MlaShape(HEADS), INDEX_HEADS, count(row, "k"))
 
     def run(recorder: Recorder) -> None:
-        r = dsa.declare(recorder, 0, shape, batch, length, system.initiators[0].units)
+        own = _indexer(recorder, shape, Run(batch, length, system.initiators[0].units))
         with recorder.kernel("memset", "memset", 0, 1, MEMSET):
             pass
-        dsa_topk.step(recorder, 0, r.scores, r.candidates, r.indices, [length] * batch)
+        indexer.select(recorder, 0, own, [dsa.choice_of(shape, length)] * batch)
 
     return rotating(record(run), [".scores"], count(row, "buffers"))
 
@@ -99,7 +127,8 @@ def staging(row: Row, system: System) -> Job:
         kv = recorder.region("kv", "kv", 0, span // row_bytes, row_bytes, "bytes")
         indices = recorder.region(".indices", "activation", 0, rows, 4, "int32")
         staged = recorder.region("staged", "activation", 0, rows, row_bytes, "bytes")
-        drawn = dsa_attend.Rows(kv, indices, None, [random.integers(span // row_bytes, size=rows)], 1)
+        listed = [random.integers(span // row_bytes, size=rows)]
+        drawn = dsa_attend.Rows(kv, plain(row_bytes, "fp8"), indices, None, listed, 1)
         stage.step(recorder, 0, drawn, staged, [rows])
 
     return _with_lists([record(run) for _ in range(CALLS)], {"kv": "host"})
@@ -113,6 +142,7 @@ def _with_lists(calls: list[Recorded], tiers: dict[str, str] | None = None) -> J
 
 RECIPES = {
     "kda": recurrence,
+    "gdn": gated_delta,
     "mla.dense": dense,
     "mla.sparse": sparse,
     "dsa.logits": scores,

@@ -1,9 +1,9 @@
 """`loaded.latency`: a chase on one multiprocessor beside others that stream (`measure/cuda/loaded.cu`).
 
 One launch, one block a multiprocessor. Each warp of a streaming block takes tiles of 512 bytes x its words,
-one under way at a time (stores are not waited for), and may pause after each. The chase begins when the
-streams have found their pace. Here they are kernels side by side, and the streams take as many tiles as
-outlast the chase.
+one under way at a time (stores are not waited for), works on what it has read, and may pause after each. The
+chase begins when the streams have found their pace. Here they are kernels side by side, and the streams take
+as many tiles as outlast the chase.
 
 Left out: the flag that streams look at after every eighth tile, and that a pause begins before a store ends.
 """
@@ -70,14 +70,15 @@ class Streams:
             blocks, pieces = workers * turns, [(0, rows * turns)]
         else:
             blocks, pieces = workers, [(turn * rows, rows) for turn in range(turns)]
-        grid = Grid(blocks, workers // self.units, self.warp_bytes, tiles, drain_ps=self.pause_ps)
+        worked = 0 if self.kind == "write" else self.warp_bytes // ROW_BYTES
+        grid = Grid(blocks, workers // self.units, self.warp_bytes, tiles, 0, self.pause_ps, worked)
         dealt, stream = even(0, blocks - 1, share), len(script.kernels) + 1
         return script.kernel(grid, list(self._moves(region, dealt, pieces)), stream=stream)
 
     def _moves(self, region: int, blocks: Blocks, pieces: list[tuple[int, int]]) -> Iterator[Move]:
         for first, rows in pieces:
             if self.kind != "write":
-                yield Move(region, blocks, rows, first)
+                yield Move(region, blocks, rows, first, worked=True)
             if self.kind != "read":
                 yield Move(region, blocks, rows, first, write=True, after=self.kind == "update")
 

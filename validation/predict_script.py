@@ -30,11 +30,15 @@ Int64s = npt.NDArray[np.int64]
 
 PS = 1000  # picoseconds of a nanosecond
 MANY = 65_536  # tiles in flight: as many as the unit and its memories let
+WORD_BYTES = 4  # a thread's unit of arithmetic
 FOREVER_PS = 10**13  # longer than any measured kernel
 
 
 class Grid(NamedTuple):
-    """Blocks of a kernel and how they work; the fields are those of `memsim.trace.Kernel`."""
+    """Blocks of a kernel and how they work; the fields are those of `memsim.trace.Kernel`.
+
+    worked_rows  rows of a tile of a worked access; each takes an operation of the fp32 unit a word of it
+    """
 
     blocks: int
     per_unit: int = 1
@@ -42,6 +46,7 @@ class Grid(NamedTuple):
     tiles: int = 1
     startup_ps: int = 0
     drain_ps: int = 0
+    worked_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class Move:
     stride: int = 1
     write: bool = False
     after: bool = False  # waits until all that its block asked for before has arrived
+    worked: bool = False  # its tiles are worked on when they have arrived: added up, changed, or passed on
     gather: Int64s | None = None
 
 
@@ -95,10 +101,12 @@ class Script:
             waits_for=(),
             blocks=grid.blocks,
             blocks_per_unit=grid.per_unit,
-            tile_rows=1,
+            tile_rows=max(1, grid.worked_rows),
             tile_bytes=grid.tile_bytes,
             tiles_in_flight=grid.tiles,
             retire="any",
+            flops_per_tile=grid.tile_bytes // WORD_BYTES if grid.worked_rows else 0,
+            flops_unit="fp32" if grid.worked_rows else "none",
             startup_ps=grid.startup_ps,
             drain_ps=grid.drain_ps,
         )
@@ -164,6 +172,7 @@ def _access(move: Move) -> Access:
         grain=move.blocks.grain,
         gather=move.gather,
         dependent=move.after,
+        worked=move.worked,
     )
 
 

@@ -8,18 +8,22 @@ random scores. In `v32_staged` the rows lie in host memory. Left out: as in `pre
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from memsim.system import System
 from validation.figures_rows import Row
 from validation.predict_kernels import MEMSET
+from validation.predict_kernels import layer as alone
 from validation.predict_recorded import INSIDE, PLENTY_BYTES, Recorded, Turn, in_a_row, record
 from validation.predict_script import Bench, Job, count
-from workloads import dsa, dsa_attend, dsa_index, dsa_topk, kda, mla, stage
+from workloads import dsa, dsa_attend, indexer, stage
 from workloads.grid import Shape, one
 from workloads.models import get_model
 from workloads.record import Recorder
+from workloads.run import Run
 from workloads.selection import Selection, make_selection
+from workloads.shapes import DsaShape
 
 SELECTIONS = 3  # drawn; layers take turns on them
 GLUE = Shape(
@@ -29,8 +33,8 @@ GLUE = Shape(
 
 def stack(model: str, row: Row, system: System, staged: bool = False) -> Job:
     """One decode step after another one."""
-    layers = get_model(model).layers
-    calls = _layers(model, row, system.initiators[0].units, staged)
+    layers = [layer.kind for layer in get_model(model).layers]
+    calls = _layers(model, row, system, staged)
     own = {".state": len(layers), ".index": count(row, "own_layers"), ".kv": count(row, "own_layers")}
     if staged:
         own[".kv"] = count(row, "own_row_layers")
@@ -62,58 +66,48 @@ def _moved(calls: list[Recorded]) -> tuple[int, int]:
     return read - sum(call.largest(".staged") for call in calls), written
 
 
-def _layers(model: str, row: Row, units: int, staged: bool) -> list[Recorded]:
-    """The call of each layer; layers that do the same share one."""
-    found, lengths = get_model(model), [count(row, "context")] * count(row, "batch")
-    if found.dsa is not None:
-        drawn = make_selection("uniform", found.dsa.top_k, 0)
-        calls = [
-            record(partial(_sparse, model, lengths, units, staged, layer, drawn))
-            for layer in range(SELECTIONS)
-        ]
-        return [calls[layer % SELECTIONS] for layer in range(len(found.layers))]
-    by_kind = {
-        kind: record(partial(_layer, model, kind, lengths, units), ("kda-conv",))
-        for kind in found.layer_counts
-    }
-    return [by_kind[kind] for kind in found.layers]
-
-
-def _layer(model: str, kind: str, lengths: list[int], units: int, recorder: Recorder) -> None:
-    """A recurrent layer without its convolution, or one of dense attention."""
-    shapes, batch = get_model(model), len(lengths)
-    if kind == "kda":
-        assert shapes.kda is not None
-        kda.step(recorder, 0, shapes.kda, kda.declare(recorder, 0, shapes.kda, batch), batch)
-    else:
-        assert shapes.mla is not None
-        regions = mla.declare(recorder, 0, shapes.mla, batch, lengths[0], units)
-        mla.step(recorder, 0, shapes.mla, regions, lengths, units)
+def _layers(model: str, row: Row, system: System, staged: bool) -> list[Recorded]:
+    """The call of each layer; layers that do the same share one, and recurrent ones have no convolution."""
+    layers, lengths = get_model(model).layers, [count(row, "context")] * count(row, "batch")
+    run = Run(len(lengths), lengths[0], system.initiators[0].units, staged)
+    known: dict[tuple[object, int], Recorded] = {}
+    calls = []
+    for at, each in enumerate(layers):
+        drawn = at % SELECTIONS if isinstance(each.shape, DsaShape) else 0
+        if (each.shape, drawn) not in known:
+            if isinstance(each.shape, DsaShape):
+                selection = make_selection("uniform", each.shape.top_k, 0)
+                found = record(partial(_sparse, each.shape, lengths, run, drawn, selection))
+            else:
+                found = alone(each.kind, each.shape, lengths, system, without=(f"{each.kind}-conv",))
+            known[each.shape, drawn] = found
+        calls.append(known[each.shape, drawn])
+    return calls
 
 
 def _sparse(
-    model: str, lengths: list[int], units: int, staged: bool, layer: int, drawn: Selection, recorder: Recorder
+    shape: DsaShape, lengths: list[int], run: Run, layer: int, drawn: Selection, recorder: Recorder
 ) -> None:
     """A layer of sparse attention, its small launches with it."""
-    shape, batch = get_model(model).dsa, len(lengths)
-    assert shape is not None
-    r = dsa.declare(recorder, 0, shape, batch, lengths[0], units, staged=staged)
+    batch, k = len(lengths), shape.top_k
+    r = dsa.declare(recorder, 0, shape, run)
+    own, indices = r.indexer, r.indices
+    assert own is not None
     selected = [drawn.rows(layer, sequence, 0, rows) for sequence, rows in enumerate(lengths)]
-    k, indices = shape.top_k, r.indices
     with recorder.kernel("fill", "glue", 0, 1, GLUE):
         indices.store(0, indices.load(0, 1, one(0)), one(0))
-    dsa_index.step(recorder, 0, r.index_q, r.index_weights, r.index, r.scores, lengths, units)
+    indexer.scan(recorder, 0, own, lengths, run.units)
     with recorder.kernel("memset", "glue", 0, 1, MEMSET):
         pass
-    dsa_topk.step(recorder, 0, r.scores, r.candidates, indices, lengths)
+    indexer.select(recorder, 0, own, [dsa.choice_of(shape, rows) for rows in lengths])
     with recorder.kernel("slots", "glue", 0, batch, GLUE):
         for sequence in range(batch):
             indices.store(sequence * k, indices.load(sequence * k, k, one(sequence)), one(sequence))
-    source = dsa_attend.Rows(r.attention.kv, indices, None, selected, batch)
+    rows = dsa_attend.Rows(r.attention.kv, r.attention.rows, indices, None, selected, batch)
     if r.staged is not None:
-        stage.step(recorder, 0, source, r.staged, [k] * batch)
-    rows = dsa_attend.Rows(r.attention.kv, indices, r.staged, selected, batch)
-    dsa_attend.step(recorder, 0, shape.attention, r.attention, rows, [k] * batch, units)
+        stage.step(recorder, 0, rows, r.staged, [k] * batch)
+        rows = replace(rows, staged=r.staged)
+    dsa_attend.step(recorder, 0, shape.attention, r.attention, rows, [k] * batch, run.units)
 
 
 RECIPES = {

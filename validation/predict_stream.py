@@ -2,7 +2,9 @@
 
 A block of the kernel strides over tiles of `flight` bytes. Each of its warps asks for its part of a tile, all
 at once, and takes its part of the next tile when that has come: warps do not wait for each other, and stores
-are not waited for. Cold or warm follows from the number of buffers that the calls go round.
+are not waited for. What a warp has read it adds up, changes or passes on: an operation a word of 4 bytes, and
+what the machine takes besides (`work_latency`) before its turn is over. Cold or warm follows from the number
+of buffers that the calls go round.
 
 Left out: that a warp's words lie 16 bytes x threads apart inside its block's tile (here they lie together),
 and the launch of the graph, which the measurement subtracts.
@@ -49,9 +51,14 @@ class Stream:
         return self.kind in ("copy", "update")
 
     def grid(self) -> Grid:
+        if self.kind == "write":
+            return Grid(self.blocks, self.resident, self.warp_bytes, MANY)
+        rows = self.warp_bytes // ROW_BYTES
         if self.by_warp:
-            return Grid(self.blocks * self.warps, self.resident * self.warps, self.warp_bytes, 2)
-        return Grid(self.blocks, self.resident, self.warp_bytes, MANY if self.kind == "write" else self.warps)
+            return Grid(
+                self.blocks * self.warps, self.resident * self.warps, self.warp_bytes, 2, worked_rows=rows
+            )
+        return Grid(self.blocks, self.resident, self.warp_bytes, self.warps, worked_rows=rows)
 
     def moves(self, regions: Sequence[int], nbytes: int, begin: int = 0) -> Iterator[Move]:
         """Accesses of a call of `nbytes` from byte `begin` on of a buffer: one region, or two of a copy."""
@@ -62,7 +69,7 @@ class Stream:
         for first in range(begin // ROW_BYTES, end, step):
             here = min(step, end - first)
             if self.kind != "write":
-                yield Move(regions[0], blocks, here, first)
+                yield Move(regions[0], blocks, here, first, worked=True)
             if self.kind != "read":
                 yield Move(regions[-1], blocks, here, first, write=True, after=self.by_warp)
 

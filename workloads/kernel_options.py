@@ -34,6 +34,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 }
 ATTENTION: dict[str, dict[str, Any]] = {
     "kda": {"batch": 1, "heads": 32, **_COMMON},
+    "gdn": {"batch": 1, "heads": 32, "key_heads": 16, **_COMMON},
     "mla": {**_ATTENTION, "heads": 128, "kv_dtype": "bf16", **_COMMON},
     "dsa-index": {**_ATTENTION, "heads": 64, **_COMMON},
     "dsa-topk": {**_ATTENTION, "topk": 2048, **_COMMON},
@@ -44,7 +45,8 @@ KERNELS = {**PLAIN, **ATTENTION}
 _MOST = {  # and 1 at least
     "bytes": 10**15, "span": 10**15, "count": 2**24, "row_bytes": GIB, "block_bytes": GIB,
     "programs": 2**24, "blocks_per_unit": 720_720, "tiles_in_flight": 65_536, "buffers": 4096,
-    "calls_per_launch": 65_536, "context": 2**27, "batch": 4096, "heads": 1024, "topk": 2**20,
+    "calls_per_launch": 65_536, "context": 2**27, "batch": 4096, "heads": 1024,
+    "key_heads": 1024, "topk": 2**20,
 }  # fmt: skip
 MOST_ROWS = 2**26  # rows and tiles of all calls: about a gigabyte while they are recorded
 _KV_DTYPES = {"mla": "bf16", "dsa-attend": "fp8"}  # the kernels that production runs have one each
@@ -100,8 +102,13 @@ def _check_words(name: str, options: Mapping[str, Any]) -> None:
             f"--topk {options['topk']} with '{name}': the context holds {options['context']:,} tokens; "
             "lower it or raise --context"
         )
-    if name == "kda" and options["heads"] % 2:
-        raise UsageError(f"--heads {options['heads']} with 'kda': expected an even number of heads")
+    if name in ("kda", "gdn") and options["heads"] % 2:
+        raise UsageError(f"--heads {options['heads']} with '{name}': expected an even number of heads")
+    if name == "gdn" and options["heads"] % options["key_heads"]:
+        raise UsageError(
+            f"--heads {options['heads']} with 'gdn': expected a multiple of its {options['key_heads']} key "
+            "heads, which as many value heads share each; change it or --key-heads"
+        )
 
 
 def _check_work(name: str, options: Mapping[str, Any]) -> None:

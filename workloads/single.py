@@ -2,7 +2,8 @@
 
 A kernel's name and its options enter (`kernel_options` completes them), a trace file leaves. Kernels run on
 torch's meta device, so any size will do. A call is one launch with all that belongs to it: the convolution
-before the KDA recurrence, the combine pass after MLA and sparse attention, both passes of a long top-k.
+before the recurrence of KDA and GDN, the combine pass after MLA and sparse attention, both passes of a long
+top-k.
 Calls go round the buffers, each with regions of its own (a layer each); regions that the kernel does not
 touch are left out.
 """
@@ -15,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from memsim.trace_write import TraceWriter
-from workloads import combine, dsa, dsa_attend, dsa_index, dsa_topk, kda, mla, splits
+from workloads import combine, dsa, dsa_attend, dsa_index, dsa_topk, gdn, kda, mla, splits
 from workloads.decode import META_SELECTION, STEP_FACTS
 from workloads.delta_rule import DeltaRegions
 from workloads.facts import Fact
 from workloads.record import ListSink, Recorder
 from workloads.run import Run
 from workloads.selection import make_selection
-from workloads.shapes import DsaShape, KdaShape, MlaShape
+from workloads.shapes import DsaShape, GdnShape, KdaShape, MlaShape
 
 INDEX_HEADS, HEADS, TOP_K = 64, 128, 2048  # of parts of a DSA layer that the kernel at hand does not use
 FIRST_LAYER = 2  # whose selection the first buffer takes: those of layers 0 and 1 are not typical
@@ -37,6 +38,7 @@ class Job:
     context: int = 1
     batch: int = 1
     heads: int = HEADS
+    key_heads: int = 1
     topk: int = TOP_K
     kv_dtype: str = ""
     selection: str = META_SELECTION
@@ -93,6 +95,14 @@ def _launch_kda(recorder: Recorder, layer: int, job: Job, regions: DeltaRegions)
     kda.step(recorder, layer, KdaShape(job.heads), regions, job.lengths, job.run)
 
 
+def _declare_gdn(recorder: Recorder, layer: int, job: Job) -> DeltaRegions:
+    return gdn.declare(recorder, layer, GdnShape(job.key_heads, job.heads), job.run)
+
+
+def _launch_gdn(recorder: Recorder, layer: int, job: Job, regions: DeltaRegions) -> None:
+    gdn.step(recorder, layer, GdnShape(job.key_heads, job.heads), regions, job.lengths, job.run)
+
+
 def _declare_mla(recorder: Recorder, layer: int, job: Job) -> mla.MlaRegions:
     return mla.declare(recorder, layer, MlaShape(job.heads), job.run)
 
@@ -147,6 +157,7 @@ def _launch_attend(recorder: Recorder, layer: int, job: Job, r: dsa.DsaRegions) 
 
 KERNELS = {
     "kda": Single(_declare_kda, _launch_kda, ".state", kda.FACTS),
+    "gdn": Single(_declare_gdn, _launch_gdn, ".state", gdn.FACTS),
     "mla": Single(_declare_mla, _launch_mla, ".kv", mla.FACTS),
     "dsa-index": Single(_declare_index, _launch_index, ".index", dsa_index.FACTS + splits.FACTS[3:]),
     "dsa-topk": Single(_declare_selecting, _launch_topk, ".scores", dsa_topk.FACTS),
