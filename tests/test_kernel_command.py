@@ -210,7 +210,7 @@ def test_an_attention_kernel_alone_reads_what_it_is_about_from_where_it_lies(nam
 )
 def test_an_attention_kernel_alone_takes_what_it_takes_in_its_stack(tmp_path, name, model, given):
     pytest.importorskip("torch")
-    system = machine("h200")
+    system = machine("h200", "cache.l2.capacity=1 kB")  # alone, too, nothing is left by the kernel before
     recording.record(model, 4096, tmp_path / "t.parquet")
     stack = {family.name: family for family in replay(tmp_path / "t.parquet", system, bound=False).families}
     answer = asked(name, system, **given)
@@ -231,7 +231,7 @@ def test_batch_heads_and_topk_change_what_is_read():
     assert read("dsa-index", "activation", context=4096, heads=16) == 16 * (128 + 4)  # queries and weights
     assert read("kda", "state", heads=16) < read("kda", "state", heads=32)
     selections = [
-        asked("dsa-attend", system, context=8192, selection=s).call_ps for s in ("uniform", "dsa_hi")
+        asked("dsa-attend", system, context=8192, selection=s).result.digest for s in ("uniform", "dsa_hi")
     ]
     assert selections[0] != selections[1]
 
