@@ -150,6 +150,23 @@ def test_pages_of_a_dealt_region_lie_back_to_back_in_each_tier() -> None:
     assert plan.shares(kernel(tile_bytes=QUANTUM), scan, 0)[0, WALK1_PPM] == 0
 
 
+def test_pages_of_two_pieces_of_a_region_are_told_apart() -> None:
+    """The first half of the rows is dealt to both tiers, the other half lies on the host."""
+    region = flat_region(0, NEAR * PAGE_ROWS, ROW)
+    half = region.rows // 2
+    pieces = (Piece(half, ((0, 1), (1, 1))), Piece(region.rows, ((1, 1),)))
+    plan = CachePlan(Machine().system, build_memory([region], Placement((pieces,), (0, 0))), QUANTUM)
+    launch = kernel(tile_bytes=QUANTUM)
+    plan.shares(launch, columns([read(0, half)]), 0)
+    assert plan.shares(launch, columns([read(half, half)]), 0)[0, WALK1_PPM] == A_PAGE
+    assert plan.shares(launch, columns([read(0, region.rows)]), 0)[0, WALK1_PPM] == 0
+
+
+def test_smaller_pages_further_out_are_looked_up_only_where_the_first_level_misses() -> None:
+    machine = Machine(levels=(Walk(NEAR * PAGE, PAGE, 1, 1), Walk(FAR * PAGE, QUANTUM, 1, 1)))
+    assert machine.run(read(0, NEAR * PAGE_ROWS))[0].tolist() == [A_PAGE, A_PAGE]
+
+
 def test_tiers_without_translation_and_other_initiators_do_not_walk() -> None:
     assert not Machine(tier=0).run(read(0, 1000 * PAGE_ROWS)).any()
     machine = Machine()
