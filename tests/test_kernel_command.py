@@ -213,10 +213,7 @@ def test_an_attention_kernel_alone_reads_what_it_is_about_from_where_it_lies(nam
 )
 def test_an_attention_kernel_alone_takes_what_it_takes_in_its_stack(tmp_path, name, model, given):
     pytest.importorskip("torch")
-    """Where no kernel finds what another one has left in the cache."""
-    kept = machine("h200")
-    bare = dataclasses.replace(kept.cache, capacity_bytes=1, soft_ppm=0)
-    system = dataclasses.replace(kept, cache=bare)
+    system = machine("h200", "cache.l2.capacity=1 kB")  # alone, too, nothing is left by the kernel before
     recording.record(model, 4096, tmp_path / "t.parquet")
     stack = {family.name: family for family in replay(tmp_path / "t.parquet", system, bound=False).families}
     answer = asked(name, system, **given)
@@ -238,7 +235,7 @@ def test_batch_heads_and_topk_change_what_is_read():
     assert read("kda", "state", heads=16) < read("kda", "state", heads=32)
     assert read("gdn", "state", heads=32, key_heads=32) > read("gdn", "state", heads=32)  # of the convolution
     selections = [
-        asked("dsa-attend", system, context=8192, selection=s).call_ps for s in ("uniform", "dsa_hi")
+        asked("dsa-attend", system, context=8192, selection=s).result.digest for s in ("uniform", "dsa_hi")
     ]
     assert selections[0] != selections[1]
 

@@ -99,10 +99,9 @@ def again(system: System) -> tuple[MemoryTrace, frozenset[int]]:
 
 
 def overflowing(system: System) -> tuple[MemoryTrace, frozenset[int]]:
-    """Written: half as much again as the cache holds."""
-    return pattern(
-        "stream", bytes=system.cache.capacity_bytes * 3 // 2 // 65_536 * 65_536, programs=1024, write=True
-    )
+    """Written: four times what the cache holds."""
+    nbytes = system.cache.capacity_bytes * 4 // 65_536 * 65_536
+    return pattern("stream", bytes=nbytes, programs=1024, write=True)
 
 
 def far_loads() -> tuple[MemoryTrace, frozenset[int]]:
@@ -111,6 +110,11 @@ def far_loads() -> tuple[MemoryTrace, frozenset[int]]:
 
 def far_rows() -> tuple[MemoryTrace, frozenset[int]]:
     return pattern("gather", count=8192, row_bytes=64, span=8 << 30, programs=256, block_bytes=2048)
+
+
+def far_again() -> tuple[MemoryTrace, frozenset[int]]:
+    """Few blocks read more than a level near the processor covers, and less than one far from it, twice."""
+    return pattern("stream", bytes=320 << 20, programs=4, block_bytes=1 << 16, calls_per_launch=2)
 
 
 def moved_inside() -> tuple[MemoryTrace, frozenset[int]]:
@@ -180,7 +184,7 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
             yield probe, 0, 0
     elif level:
         number = [tier.name for tier in system.tiers].index(name)
-        yield from ((probe, 0, number) for probe in (far_loads(), far_rows(), reads()))
+        yield from ((probe, 0, number) for probe in (far_loads(), far_rows(), reads(), far_again()))
     elif group == "tier":
         number = [tier.name for tier in system.tiers].index(name)
         chosen = {
@@ -188,7 +192,7 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
             "write_latency": [stores()],
             "tail": [many_loads()],
             "write_bandwidth": [writes()],
-            "write_efficiency": [writes()],
+            "write_efficiency": [writes(), overflowing(system)],
             "write_iops": [writes(), stores()],
             "unit": [scraps()],
             "turnaround": [moved_inside()],
