@@ -141,14 +141,14 @@ def test_hbm_is_what_the_datasheet_says(name, capacity_gb, peak_gb_s):
 @pytest.mark.parametrize(
     ("name", "initiator", "tier", "write", "gb_s", "bound"),
     [
-        ("h200-host", "copy", "host", False, 55.43, "pcie"),  # measured copies, both ways
-        ("h200-host", "copy", "host", True, 55.06, "pcie"),
-        ("h200-host", "gpu", "host", False, 51.69, "pcie"),  # 47.8 of 51.2 on an H100
+        ("h200-host", "copy", "host", False, 55.24, "pcie"),  # measured copies, both ways
+        ("h200-host", "copy", "host", True, 55.31, "pcie"),
+        ("h200-host", "gpu", "host", False, 51.51, "pcie"),  # 47.8 of 51.2 on an H100
         ("h100", "copy", "host", False, 51.2, "pcie"),
         ("h100", "gpu", "host", False, 47.7, "pcie"),
         ("h200-cxl", "gpu", "cxl", False, 26.88, "cxl-link"),
         ("h200-cxl", "cxl-unit", "cxl", False, 39.94, "cxl"),
-        ("h200-peer", "copy", "peer", False, 396.4, "nvlink"),
+        ("h200-peer", "copy", "peer", False, 397.4, "nvlink"),
         ("8xh200", "copy", "peer", True, 396.4, "nvlink"),
         ("h200-nvme", "copy", "nvme", False, 13.51, "nvme"),
         ("h200", "gpu", "hbm", False, 4518, "hbm"),
@@ -174,7 +174,7 @@ def test_a_path_sustains_what_was_measured_or_is_said(name, initiator, tier, wri
     ("name", "tier", "ns"),
     [
         ("h200", "hbm", 332), ("h200-host", "host", 1201), ("gh200", "host", 818), ("gh200", "hbm", 345),
-        ("h200-peer", "peer", 1025), ("8xh200", "peer", 1225), ("cxl3-pool", "pool", 697),
+        ("h200-peer", "peer", 1017), ("8xh200", "peer", 1217), ("cxl3-pool", "pool", 697),
         ("h200-cxl", "cxl", 1327), ("h200-nvme", "nvme", 61_090),
     ],
 )  # fmt: skip
@@ -183,11 +183,20 @@ def test_an_idle_path_takes_what_was_measured_or_is_said(name, tier, ns):
     assert idle_latency_ps(system, 0, system.tier_index(tier)) == ns * 1000
 
 
-@pytest.mark.parametrize("name", ["h200-host", "h100"])
-def test_a_block_of_a_copy_costs_what_was_measured(name):
-    """3.0 to 3.7 us beyond its bytes: the set-up, and the way to host memory and back."""
-    system = built(name)
+def test_a_block_of_a_copy_costs_what_was_measured():
+    """3.0 to 3.7 us beyond its bytes on an H100: the set-up, and the way to host memory and back."""
+    system = built("h100")
     assert 3_000_000 <= system.initiators[1].setup_ps + idle_latency_ps(system, 1, 1) <= 3_700_000
+
+
+@pytest.mark.parametrize(("kib", "out_ps", "in_ps"), [(4, 2_370_000, 2_750_000), (16, 2_550_000, 3_020_000)])
+def test_a_copy_of_a_graph_takes_what_was_measured(kib, out_ps, in_ps):
+    """Those of an H200 into its memory take longer than those out of it; one set-up stands for both."""
+    system = built("h200-host")
+    engine = system.initiators[1]
+    wire_ps = kib * 1024 * 10**6 // path_bandwidth(system, 1, 1)[0]
+    found_ps = engine.launch_gap_ps + engine.setup_ps + idle_latency_ps(system, 1, 1) + wire_ps
+    assert out_ps < found_ps < in_ps
 
 
 def test_the_host_holds_what_hbm_cannot():
