@@ -142,7 +142,8 @@ def replayed(system: System, tier: int, load: Load, seed: int = 0) -> Found:
             f"{load.units} streaming units: {runner.name} of {system.name} has {runner.units}, one of which "
             "chases; expected fewer"
         )
-    alone = replace(runner, units=load.units + 1)  # so that the streams fill the units that they have
+    # So that the streams fill the units that they have; a warp that goes on after its pause starts no block.
+    alone = replace(runner, units=load.units + 1, setup_ps=0)
     experiment = _Experiment(
         replace(system, initiators=(alone, *system.initiators[1:])), tier, _unwaited(system, tier, load), seed
     )

@@ -13,7 +13,7 @@ from memsim.placement import build_memory, parse_rules, place_regions
 from memsim.profile import check, locate, read_table
 from memsim.profile_schema import Profile
 from memsim.result import Outcome
-from memsim.route import build_system
+from memsim.route import build_system, tier_mbps
 from memsim.system import System
 from memsim.trace import Access
 
@@ -67,9 +67,21 @@ def steady_rates(system: System, tier: int, writes: tuple[bool, bool], **run_on:
 
 
 def assert_reached(found: float, mbps: float, by_channels: bool) -> None:
-    """All of a rate to a hundredth; of channels what their uneven queues leave, 85% at
-    least."""
-    assert (0.85 if by_channels else 0.99) * mbps < found < 1.01 * mbps
+    """All of a rate to a hundredth; of channels what their uneven queues leave, 80% at least.
+
+    Half of an H200's units have 1.6 times in flight what its memory needs.
+    """
+    assert (0.8 if by_channels else 0.99) * mbps < found < 1.01 * mbps
+
+
+def alike(one: float, by_channels: bool) -> object:
+    """The same to a hundredth; two where channels are busy, on which regions lie unevenly."""
+    return pytest.approx(one, rel=0.02 if by_channels else 0.01)
+
+
+def busy_channels(way: Way, mbps: float) -> bool:
+    """Whether a stream at this rate keeps the channels of its tier busy for nine tenths of the time."""
+    return mbps > 0.9 * tier_mbps(way.holder, way.write)
 
 
 def bent(name: str, *overrides: str) -> System:
@@ -102,12 +114,14 @@ def test_opposite_streams_over_a_shared_link_have_its_rate_together():
 @pytest.mark.parametrize("write", [False, True])
 def test_two_equal_streams_share_a_tier_fairly(machine, tier, write):
     system = bent(machine)
+    way = Way(system, 0, tier, write)
     one, other = steady_rates(system, tier, (write, write))
-    assert one == pytest.approx(other, rel=0.01)
-    rates = [path_of(Way(system, 0, tier, write))[0]]
+    rates = [path_of(way)[0]]
     if not system.routes[0][tier]:  # 64 blocks, each on a unit; writes are stored in the cache
         rates += [64 * system.initiators[0].port_mbps[write] or rates[0], system.cache.mbps[write]]
-    assert_reached(one + other, min(rates), rates[0] < min(rates[1:], default=rates[0] + 1) and not tier)
+    by_channels = busy_channels(way, min(rates))
+    assert one == alike(other, by_channels)
+    assert_reached(one + other, min(rates), by_channels)
 
 
 def twins(machine: str) -> System:
@@ -124,8 +138,10 @@ def test_two_equal_initiators_share_a_tier_fairly(machine, tier):
     system = twins(machine)
     twin = [runner.name for runner in system.initiators].index("twin")
     one, other = steady_rates(system, tier, (False, False), k1=twin)
-    assert one == pytest.approx(other, rel=0.01)
-    assert_reached(one + other, path_of(Way(system, 0, tier))[0], not tier)
+    mbps = path_of(Way(system, 0, tier))[0]
+    by_channels = busy_channels(Way(system, 0, tier), mbps)
+    assert one == alike(other, by_channels)
+    assert_reached(one + other, mbps, by_channels)
 
 
 @pytest.mark.parametrize("write", [False, True])
