@@ -110,7 +110,7 @@ def test_a_new_value_never_keeps_the_old_source(tmp_path):
             "host.turnaround: '1.1 s' is out of range; expected 0 ps to",
         ),
         (
-            'graph_launch = ',
+            "graph_launch = ",
             'work_latency = "1.1 s"\ngraph_launch = ',
             "work_latency: '1.1 s' is out of range; expected 0 ps to",
         ),
@@ -290,7 +290,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
         (H200.replace("= 132", f"= {'9' * 10_000}"), "cannot be read: Exceeds the limit (4300 digits)"),
         (H200.replace("= 132", f"= {'9' * 4000}"), "gpu.units: 9999"),
         (H200.replace("= 132", f"= 0x{'f' * 10_000}"), "gpu.units: a value that is too long to show is not"),
-        (H200.replace("0.9413", f"0x{'f' * 10_000}"), "efficiency: a value that is too long to show is not a"),
+        (H200.replace("0.9413", f"0x{'f' * 10_000}"), "efficiency: a value that is too long to show is not"),
         (H200.replace("0.9413", "1979-05-27"), "efficiency: datetime.date(1979, 5, 27) is not a share"),
         ("#" * 1_000_001, "has 1,000,001 bytes; expected a TOML file of text, at most 1 MB"),
         ('extends = "\\u0000.toml"\nname = "n"\ntitle = "t"', "extends is '\\x00.toml'; expected the name"),

@@ -112,9 +112,12 @@ def far_rows() -> tuple[MemoryTrace, frozenset[int]]:
     return pattern("gather", count=8192, row_bytes=64, span=8 << 30, programs=256, block_bytes=2048)
 
 
-def far_again() -> tuple[MemoryTrace, frozenset[int]]:
-    """Few blocks read more than a level near the processor covers, and less than one far from it, twice."""
-    return pattern("stream", bytes=320 << 20, programs=4, block_bytes=1 << 16, calls_per_launch=2)
+@cache
+def far_run() -> tuple[MemoryTrace, frozenset[int]]:
+    """64 MiB in a row, out of 8 GiB: a tile waits for the one before it, and for its page."""
+    access = Access(0, 0, 0, 0, False, 0, 8192)
+    launch = kernel(tile_bytes=8192, tiles_in_flight=1)
+    return MemoryTrace((flat_region(0, 1 << 20, 8192),), [(launch, columns([access]))]), frozenset({0})
 
 
 def moved_inside() -> tuple[MemoryTrace, frozenset[int]]:
@@ -184,7 +187,7 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
             yield probe, 0, 0
     elif level:
         number = [tier.name for tier in system.tiers].index(name)
-        yield from ((probe, 0, number) for probe in (far_loads(), far_rows(), reads(), far_again()))
+        yield from ((probe, 0, number) for probe in (far_loads(), far_rows(), reads(), far_run()))
     elif group == "tier":
         number = [tier.name for tier in system.tiers].index(name)
         chosen = {
