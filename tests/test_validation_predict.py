@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def test_a_recipe_moves_the_measured_bytes_at_every_point(family: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", predict.BY_TORCH)
+@pytest.mark.parametrize("word", sorted(set(predict.BY_TORCH) - {"public"}))
 def test_a_recorded_kernel_moves_the_measured_bytes_within_half_a_percent(word: str) -> None:
     """The kernels of `workloads` leave out log-sums, page tables and the gate's activation."""
     pytest.importorskip("torch")
@@ -297,3 +298,91 @@ def test_far_gathers_have_the_grid_of_the_measured_kernel(row: int, count: int) 
     assert what.warps == blocks * 8
     assert what.together == 32 // lanes * (4 if row <= 512 else 1)
     assert what.piece_bytes * what.pieces == row
+
+
+def test_a_turns_reads_are_worked_on_and_its_stores_are_not() -> None:
+    """An operation a word; the tile that carries it is what a warp asks for at once."""
+    system = predict.system_of("h200")
+    for kind, reads in (("read", True), ("copy", True), ("update", True), ("write", False)):
+        what, script = Stream(kind, 2, 4, 1024, 8), Script()
+        regions = [script.region(64, 512), script.region(64, 512)]
+        kernel = script.kernels[script.kernel(what.grid(), list(what.moves(regions, 64 * 512)))]
+        assert {a.worked for a in script.accesses[0] if not a.write} == ({True} if reads else set())
+        assert not any(a.worked for a in script.accesses[0] if a.write)
+        work = (kernel.flops_per_tile, kernel.flops_unit, kernel.tile_rows)
+        assert work == ((256, "fp32", 2) if reads else (0, "none", 1))
+    chase, _, _ = predict_chase._chased({"footprint": float(64 << 10), "stride": 128.0}, system)
+    assert not any(access.worked for accesses in chase.accesses for access in accesses)
+
+
+def test_a_warp_pays_the_latency_of_its_work_once_a_turn() -> None:
+    found = predict.system_of("h200")
+    row = {"row": 512.0, "count": 4096.0, "blocks": 4.0, "calls": 2.0, "region": float(1 << 30)}
+    times = []
+    for work_ps in (0, 1_000_000):
+        runner = replace(found.initiators[0], work_latency_ps=work_ps)
+        system = replace(found, initiators=(runner, *found.initiators[1:]))
+        with Bench(system) as bench:
+            times.append(predict_gather.gather(row, system).time_ns(bench))
+    turns = 4096 / predict_gather.of_row(row).turn_rows
+    assert turns == 32
+    assert times[1] - times[0] == pytest.approx(turns * 1000, rel=0.02)
+
+
+def public_families() -> dict[str, FamilyRows]:
+    pytest.importorskip("torch")
+    return {
+        family.name: family for family in predict.families_of(FOLDER) if family.name.startswith("public.")
+    }
+
+
+def test_public_tables_are_families_of_the_same_part_alone_and_held_out_whole(tmp_path: Path) -> None:
+    found = public_families()
+    assert {name: len(family.rows) for name, family in found.items()} == {
+        "public.gdn": 197,
+        "public.kda": 43,
+        "public.v4_index": 185,
+    }
+    assert {row["split"] for family in found.values() for row in family.rows} == {"held_out"}
+    assert all(predict.machine_of(FOLDER, name) == "h200" for name in found)
+    assert predict.families_of(tmp_path) == []
+
+
+def test_public_kernels_move_the_bytes_of_the_tables() -> None:
+    """States, and beside them what a head's q, k, v and gate take; keys, and each sequence's queries."""
+    found, system = public_families(), system_of("public.kda")
+    for name, share in (("public.kda", 0.03), ("public.gdn", 0.02)):
+        row = next(row for row in found[name].rows if row["batch"] == 4)
+        job = predict.recipes()[name](row, system)
+        assert 1 < job.bytes_read / predict_script.count(row, "bytes_read") < 1 + share
+        assert 1 < job.bytes_written / predict_script.count(row, "bytes_written") < 1 + share
+    row = next(r for r in found["public.v4_index"].rows if (r["batch"], r["context_tokens"]) == (4, 1024))
+    job = predict.recipes()["public.v4_index"](row, system)
+    assert (job.bytes_read, job.bytes_written) == (row["bytes_read"] + 4 * 64 * 132, row["bytes_written"])
+
+
+def test_a_public_call_is_a_graph_of_its_own() -> None:
+    pytest.importorskip("torch")
+    found, row = predict.system_of("h200"), {"batch": 1.0, "context_tokens": 1024.0}
+    runner = replace(found.initiators[0], graph_launch_ps=found.initiators[0].graph_launch_ps + 5_000_000)
+    times = []
+    for system in (found, replace(found, initiators=(runner, *found.initiators[1:]))):
+        with Bench(system) as bench:
+            times.append(predict.recipes()["public.v4_index"](row, system).time_ns(bench))
+    assert times[1] - times[0] == pytest.approx(5000)
+
+
+def test_many_states_replayed_as_fewer_sequences_take_what_they_take_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch")
+    from validation import predict_public
+
+    system, row = predict.system_of("h200"), {"heads": 32.0, "batch": 256.0}
+    times = []
+    for most in (predict_public.MOST_BYTES, 1 << 40):
+        monkeypatch.setattr(predict_public, "MOST_BYTES", most)
+        with Bench(system) as bench:
+            times.append(predict_public.recurrence(row, system).time_ns(bench))
+    assert times[0] == pytest.approx(times[1], rel=0.03)
+    assert times[0] != times[1]

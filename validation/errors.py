@@ -18,7 +18,7 @@ import numpy as np
 
 from memsim.errors import UsageError, cut, nearest
 from memsim.recording import require_torch
-from validation import figures_rows, predict
+from validation import predict
 from validation.figures_rows import FamilyRows, Row, number
 from validation.figures_words import said
 from validation.measure.points import CALIBRATE, HELD_OUT
@@ -122,7 +122,7 @@ def table(
     if not predict.machine_of(folder):
         known = ", ".join(predict.MACHINES)
         raise UsageError(f"{folder.name}: no machine file stands for it; predicted is: {known}")
-    chosen = _chosen(figures_rows.read_machine(folder), families)
+    chosen = _chosen(predict.families_of(folder), families)
     chosen = [family for family in chosen if _picked(family.rows, split)]
     tasks = [
         (family.name, _picked(family.rows, split), predict.machine_of(folder, family.name))

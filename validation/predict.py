@@ -25,7 +25,7 @@ from validation import (
     predict_loaded,
     predict_stream,
 )
-from validation.figures_rows import Row
+from validation.figures_rows import FamilyRows, Row, read_machine
 from validation.predict_script import Bench, Grid, Move, Recipe, Script
 from workloads.grid import one
 
@@ -54,7 +54,15 @@ PLAIN: dict[str, Recipe] = {
     **predict_far.RECIPES,
     **predict_beside.RECIPES,
 }
-BY_TORCH = ("kda", "gdn", "mla", "dsa", "stage", "stack")  # first words of families that torch records
+BY_TORCH = (
+    "kda",
+    "gdn",
+    "mla",
+    "dsa",
+    "stage",
+    "stack",
+    "public",
+)  # first words of families that torch records
 
 
 def has_torch() -> bool:
@@ -65,9 +73,19 @@ def recipes() -> dict[str, Recipe]:
     """All recipes that work here: those of `BY_TORCH` where torch is installed."""
     if not has_torch():
         return PLAIN
-    from validation import predict_kernels, predict_stacks
+    from validation import predict_kernels, predict_public, predict_stacks
 
-    return {**PLAIN, **predict_kernels.RECIPES, **predict_stacks.RECIPES}
+    return {**PLAIN, **predict_kernels.RECIPES, **predict_stacks.RECIPES, **predict_public.RECIPES}
+
+
+def families_of(folder: Path) -> list[FamilyRows]:
+    """Families of a folder, and the public tables of the same part where torch is installed."""
+    measured = read_machine(folder)
+    if not has_torch():
+        return measured
+    from validation import predict_public
+
+    return measured + (predict_public.families() if folder.name == predict_public.FOLDER else [])
 
 
 def machine_of(folder: Path, family: str = "") -> str:

@@ -1,0 +1,111 @@
+"""`public.*`: tables that others measured on the same part; no constant has seen a row of them.
+
+public.kda       KDA recurrence of vLLM (packed decode), Kimi K3's 96 heads and shares of them
+public.gdn       GDN recurrence of vLLM (packed decode), heads of Qwen3.5's models and shares of them
+public.v4_index  paged index logits of DeepSeek V4 (DeepGEMM), a key for 4 tokens, 64 index heads
+
+They were timed without a flush (`tables/aiconfigurator-h200/SOURCE.md`): a graph of one call, launched again
+and again, on the same buffers: what the cache still holds is warm, and each call pays the graph's launch. Of
+one shape that several models have, the first row counts. The kernels are those of `workloads`; vLLM's packed
+ones form the gate themselves, which is left out. Fused KDA, with convolution and norm, is another kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from memsim.system import System
+from validation import public
+from validation.figures_rows import FamilyRows, Row
+from validation.measure.points import HELD_OUT
+from validation.predict_kernels import layer
+from validation.predict_recorded import PLENTY_BYTES, Recorded, record, rotating
+from validation.predict_script import PS, Bench, Job, Lengths, count
+from workloads import indexer
+from workloads.dsa_topk import AS_PRODUCTION
+from workloads.formats import INDEX_FORMATS, QUERY_FORMATS
+from workloads.record import Recorder
+from workloads.shapes import DIM, GdnShape, KdaShape
+
+FOLDER = "nvidia-h200"  # of measurements: the same part
+STATE_BYTES = DIM * DIM * 4
+INDEX_HEADS, RATIO = 64, 4
+MOST_BYTES = 2 * PLENTY_BYTES  # of states: larger calls are replayed with fewer sequences
+
+
+def recurrence(row: Row, system: System) -> Job:
+    """The step of `heads` value heads on `key_heads`; without these, KDA of as many heads."""
+    heads, batch = count(row, "heads"), count(row, "batch")
+    keys = count(row, "key_heads")
+    lengths = Lengths.of(batch, 1, max(2, MOST_BYTES // (heads * STATE_BYTES)))
+
+    def call(sequences: int) -> Recorded:
+        if keys:
+            shape: KdaShape | GdnShape = GdnShape(keys, heads)
+            return layer("gdn", shape, [1] * sequences, system, without=("gdn-conv",))
+        return layer("kda", KdaShape(heads), [1] * sequences, system, without=("kda-conv",))
+
+    jobs = [_again(call(sequences), system) for sequences in lengths.calls]
+
+    def time_ns(bench: Bench) -> float:
+        return lengths.value([job.time_ns(bench) for job in jobs])
+
+    read, written = (
+        round(lengths.value(way))
+        for way in zip(*((j.bytes_read, j.bytes_written) for j in jobs), strict=True)
+    )
+    return Job(read, written, time_ns)
+
+
+def index(row: Row, system: System) -> Job:
+    """Scores of the keys of `context_tokens` and the new token."""
+    batch, entries = count(row, "batch"), (count(row, "context_tokens") + 1) // RATIO
+
+    def run(recorder: Recorder) -> None:
+        queries, keys = QUERY_FORMATS["fp8"], INDEX_FORMATS["fp8"]
+        kept = indexer.Kept(queries, keys, INDEX_HEADS, picks=1, most=entries, k=1)
+        own = indexer.declare(recorder, 0, kept, batch, AS_PRODUCTION)
+        indexer.scan(recorder, 0, own, [entries] * batch, system.initiators[0].units)
+
+    return _again(record(run), system)
+
+
+def _again(call: Recorded, system: System) -> Job:
+    """A call on the buffers of the call before it, each a graph of its own."""
+    job = rotating(call, (), 1)
+    launch_ns = system.initiators[0].graph_launch_ps / PS
+    return Job(job.bytes_read, job.bytes_written, lambda bench: job.time_ns(bench) + launch_ns)
+
+
+def families() -> list[FamilyRows]:
+    """The public tables as families, all held out."""
+    return [
+        _family("public.gdn", "gdn-vllm", ("key_heads", "heads", "batch"), _packed),
+        _family("public.kda", "kda-vllm", ("heads", "batch"), _packed),
+        _family("public.v4_index", "index-logits-vllm", ("batch", "context_tokens"), _decoded),
+    ]
+
+
+def _packed(row: Mapping[str, Any]) -> bool:
+    return str(row["kernel"]).endswith("packed_decode") and row["phase"] == "generation"
+
+
+def _decoded(row: Mapping[str, Any]) -> bool:
+    return bool(row["query_tokens"] == 1 and row["context_tokens"] + 1 >= RATIO)
+
+
+def _family(
+    name: str, table: str, axes: tuple[str, ...], wanted: Callable[[Mapping[str, Any]], bool]
+) -> FamilyRows:
+    """Rows of a table that were timed and that no outlier marks, of each shape the first."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in public.load(table).to_pylist():
+        if wanted(row) and row["latency_ps"] and not row["outlier"]:
+            times = {"split": HELD_OUT, "median_ns": row["latency_ps"] / PS}
+            numbers = {axis: float(row[axis]) for axis in (*axes, "bytes_read", "bytes_written")}
+            found.setdefault(tuple(row[axis] for axis in axes), {**numbers, **times})
+    return FamilyRows(name, public.table(table).what, axes, tuple(found.values()))
+
+
+RECIPES = {"public.gdn": recurrence, "public.kda": recurrence, "public.v4_index": index}
