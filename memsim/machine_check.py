@@ -169,7 +169,7 @@ def _chase(way: Way) -> Check:
     """Loads that wait for each other take the idle latency and the transfers, to the picosecond."""
     unit = way.holder.unit_bytes
     loads = {"count": CHASED, "row_bytes": unit, "span": _span(way, CHASED)}
-    found_ps = _run(way, "chase", loads).load_ps
+    found_ps = (_time_ps(way, "chase", loads) - way.runner.setup_ps) / CHASED
     return _exactly(way, "one load", "s", round_trip_ps(way, unit, unit) / _PS, found_ps / _PS, "latency")
 
 
@@ -209,7 +209,7 @@ def _depth_one(way: Way) -> Check:
     """Requests one by one are bound by the latency, whatever the bandwidth."""
     nbytes = max(LINE_BYTES, way.holder.unit_bytes)
     alone = {"bytes": ALONE * nbytes, "programs": 1, "block_bytes": nbytes, "tiles_in_flight": 1}
-    found = ALONE * nbytes * _PS / _time_ps(way, "stream", alone, nbytes)
+    found = ALONE * nbytes * _PS / (_time_ps(way, "stream", alone, nbytes) - way.runner.setup_ps)
     expected = nbytes * _PS / round_trip_ps(way, nbytes, nbytes)
     return _exactly(way, f"single {nbytes} B", "bytes/s", expected, found, "latency")
 
