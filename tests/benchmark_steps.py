@@ -116,7 +116,7 @@ def write_rows(path: Path, rows: int) -> None:
             trace.access(Access(0, i % 132, i % 132, 0, False, i, 1))
     table = pq.read_table(path)
     head, body = table.slice(0, 1), table.slice(1)
-    kernels = max(1, rows // len(body))
+    kernels = max(1, rows // ACCESSES)
     counts = dict(zip(RECORDS, (1, kernels, kernels * ACCESSES), strict=True))
     with pq.ParquetWriter(path, table.schema, compression="zstd") as file:
         file.write_table(head)
