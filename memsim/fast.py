@@ -12,11 +12,12 @@ from collections import OrderedDict
 
 import numpy as np
 
-from memsim import fast_loop
+from memsim import fast_loop, fast_ring
 from memsim.errors import MemsimError
+from memsim.fast_lone import tier_of_lone
 from memsim.fast_pack import pack_hardware, pack_work
 from memsim.fast_state import (  # fmt: skip
-    DIGEST, END_PS, ISSUED, MOVED, QUANTUM_BYTES, READY_PS, REQUESTS, START_PS, Counts, Hardware,
+    DIGEST, END_PS, ISSUED, MOVED, NONE, QUANTUM_BYTES, READY_PS, REQUESTS, START_PS, Counts, Hardware, Work,
     fresh_state,
 )
 from memsim.jit import is_compiled, mark_compiled
@@ -131,6 +132,9 @@ def replay_segment(hardware: Hardware, program: Program, memory: Memory, system:
     """Replay one segment from time 0 on an idle machine."""
     slots, most = most_alive(program, system)
     work = pack_work(program, system)
+    tier = tier_of_lone(hardware, work, memory, slots, most)
+    if tier != NONE:
+        return _replay_lone(hardware, work, memory, system, tier, most)
     shift = bucket_shift(system, int(hardware.sizes[QUANTUM_BYTES]), program, memory)
     requests = _FIRST_REQUESTS
     while requests <= _MOST_REQUESTS:
@@ -147,6 +151,17 @@ def replay_segment(hardware: Hardware, program: Program, memory: Memory, system:
     raise MemsimError(
         f"more than {_MOST_REQUESTS} requests in flight; raise --quantum or record fewer tiles in flight"
     )
+
+
+def _replay_lone(
+    hardware: Hardware, work: Work, memory: Memory, system: System, tier: int, most: int
+) -> Counts:
+    """Replay a segment of one block at a time on one tier (see fast_lone)."""
+    counts = empty_counts(1, len(memory.regions) - 1, system)
+    ring = fast_ring.fresh_ring(tier, system.tiers[tier].channels, system.tiers[tier].interleave_bytes, most)
+    while fast_ring.run(hardware, work, memory, ring, counts) == fast_ring.PAUSED:
+        pass  # here Ctrl-C is heard
+    return counts
 
 
 def empty_counts(kernels: int, regions: int, system: System) -> Counts:

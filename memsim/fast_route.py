@@ -52,15 +52,13 @@ def book_piece(servers, i, now_ps, service, rate, write, turnaround_ps):
     """
     begin_ps, rest = servers[i, WHOLE_PS], servers[i, REST]
     end_ps = begin_ps + (rest > 0)
-    waited_ps = 0
-    if now_ps >= end_ps:
+    if servers[i, RATE] != rate:
+        begin_ps, rest = end_ps, 0
+    if servers[i, WAY] != write:
+        begin_ps += turnaround_ps
+    if now_ps >= end_ps:  # last, for it holds as often as not: a choice of values is quicker than a branch
         begin_ps, rest = now_ps, 0
-    else:
-        waited_ps = end_ps - now_ps
-        if servers[i, RATE] != rate:
-            begin_ps, rest = end_ps, 0
-        if servers[i, WAY] != write:
-            begin_ps += turnaround_ps
+    waited_ps = max(0, end_ps - now_ps)
     rest += service[1]
     carry = int(rest >= rate)
     rest -= carry * rate

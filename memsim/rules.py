@@ -348,7 +348,15 @@ def bucket_floor_ps(bucket: int) -> int:
 
 
 @jit
+def residue(x):
+    """x mod 2^31 - 1 of 0 <= x < 2^63, without a division: 2^31 counts as 1."""
+    x = (x & _PRIME) + (x >> 31)
+    x = (x & _PRIME) + (x >> 31)
+    return x - _PRIME * int(x >= _PRIME)
+
+
+@jit
 def digest_term(block, number, elapsed_ps):
     """Contribution of one request to its kernel's digest; squared, so that exchanged times show."""
-    x = (elapsed_ps % _PRIME * 1_000_003 + block % _PRIME * 8_191 + number % _PRIME * 524_287) % _PRIME
-    return x * x % _PRIME
+    x = residue(residue(elapsed_ps) * 1_000_003 + residue(block) * 8_191 + residue(number) * 524_287)
+    return residue(x * x)

@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from engine_cases import ONE_TIER, TWO_TIERS, columns, flat_region, kernel, one_kernel, placed, with_gpu
 
-from memsim import fast, fast_loop, jit, reference
+from memsim import fast, fast_loop, fast_ring, jit, reference
 from memsim.errors import UsageError
 from memsim.limits import MAX_PS, longest_time_ps
 from memsim.options import ReplayOptions
@@ -19,21 +20,27 @@ from memsim.program import build_program
 from memsim.trace import Access
 
 
-def test_a_long_segment_pauses_so_that_an_interrupt_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = fast_loop.REQUESTS_A_RUN + 100_000
+@pytest.mark.parametrize("loop", [fast_loop, fast_ring])
+def test_a_long_segment_pauses_so_that_an_interrupt_is_heard(
+    loop: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two blocks at once in the event loop, of one in the ring."""
+    rows = loop.REQUESTS_A_RUN + 100_000
     region = flat_region(0, rows, 64)
-    trace = one_kernel(kernel(tiles_in_flight=1), region, Access(0, 0, 0, 0, False, 0, rows, worked=True))
+    blocks = 2 if loop is fast_loop else 1
+    access = Access(0, 0, blocks - 1, 0, False, 0, rows, spread="even", worked=True)
+    trace = one_kernel(kernel(tiles_in_flight=1, blocks=blocks), region, access)
     statuses = []
-    loop = fast_loop.run
+    run = loop.run
 
     def counted(*arguments: object) -> int:
-        statuses.append(loop(*arguments))
+        statuses.append(run(*arguments))
         return int(statuses[-1])
 
-    monkeypatch.setattr(fast_loop, "run", counted)
+    monkeypatch.setattr(loop, "run", counted)
     outcome = fast.run(trace, ONE_TIER, placed([region]), ReplayOptions(64))
-    assert statuses[0] == fast_loop.PAUSED
-    assert statuses[-1] == fast_loop.DONE
+    assert statuses[0] == loop.PAUSED
+    assert statuses[-1] == loop.DONE
     assert outcome.requests[0] == rows
 
 

@@ -1,0 +1,415 @@
+"""One block alive at a time, on one tier without hops: its requests need no queue of events.
+
+Nothing but its own tiles keeps such a block waiting, and a request is served in the instant in which it is
+issued. So when it ends is known at once, and all that decides about a tile is when a place gets free: in
+order when the tile that many places before has ended, in any order when the first of those outstanding has.
+Equal to `fast_loop`, bit for bit; `fast_lone` says which segments come here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from memsim.fast_route import book, book_piece
+from memsim.fast_state import (  # fmt: skip
+    BLOCK_AT,
+    CHANNELS,
+    DIGEST,
+    DRAIN_PS,
+    END_PS,
+    FLOPS,
+    IN_CACHE,
+    IN_ORDER,
+    INTERLEAVE,
+    ISSUED,
+    LARGEST_BYTES,
+    LATENCY_PS,
+    LAUNCH_PS,
+    MBPS,
+    MFLOPS,
+    MOVED,
+    OCCUPANCY_PS,
+    PIECE_PS,
+    PIECE_REST,
+    RATE,
+    READY_PS,
+    REQUESTS,
+    ROUTES,
+    SERVER_COLUMNS,
+    START_PS,
+    STARTUP_PS,
+    TIERS,
+    TURNAROUND_PS,
+    UNIT,
+    WORKING_PS,
+)
+from memsim.jit import inner, jit
+from memsim.rules import (  # fmt: skip
+    GATHER_AT,
+    IS_DEPENDENT,
+    IS_WORKED,
+    IS_WRITE,
+    PAGE_ROWS,
+    PIECE_AT,
+    REGION,
+    ROW_BYTES,
+    ROWS,
+    SHARE_AT,
+    STRIDE,
+    TILE_ROWS,
+    added,
+    channel_of_lane,
+    digest_term,
+    latency_bucket,
+    next_span,
+    operation_bytes,
+    piece_bytes,
+    piece_service_ps,
+    request_bytes,
+    rounded_bytes,
+    row_of,
+    service_ps,
+)
+
+DONE, PAUSED = range(2)
+LOT = 1024  # requests of one op that are cut, served and counted together
+REQUESTS_A_RUN = 1_000_000  # between two pauses
+
+# Ring.at: the tier; log2 of its interleave; the block, its op, its next request; the cursor in the op (as in
+# fast_state: OP_ROW begins the next tile, SPAN_LEFT is left of the open tile's span); when the block issued
+# last; the last end of the open tile's requests so far; when the last tile was booked; the last end of all
+# tiles; the place of the next tile
+(
+    AT_TIER, AT_SHIFT, AT_BLOCK, AT_OP, AT_NUMBER, AT_OP_ROW, AT_ROW, AT_ROW_END, AT_SECOND, AT_OFFSET,
+    AT_LEFT, AT_TRANSFER, AT_NOW_PS, AT_TILE_PS, AT_BOOKED_PS, AT_LAST_PS, AT_PLACE,
+) = range(17)  # fmt: skip
+OPENS_AFTER_ALL = 2  # in Ring.opens: a tile that waits for all before it
+
+
+class Ring(NamedTuple):
+    """All that changes.
+
+    at       int64[17]
+    servers  int64[channels + 2, 7]  the tier's channels, the cache, and the arithmetic of the unit (see
+             State.servers)
+    ends     int64[tiles in flight]  when tiles end: in order a ring, else a heap with the first end on top
+    opens, closes  int64[LOT]  of each request of a lot whether it is its tile's first (1, or
+             OPENS_AFTER_ALL), and its last
+    offset, nbytes, transfer   int64[LOT]  where it is, its bytes, those of its span in whole transactions
+    channel                    int64[LOT]  of its first piece
+    issue_ps, done_ps          int64[LOT]  when it is issued and complete
+    bucket                     int64[LOT]  of its latency
+    """
+
+    at: np.ndarray
+    servers: np.ndarray
+    ends: np.ndarray
+    opens: np.ndarray
+    closes: np.ndarray
+    offset: np.ndarray
+    nbytes: np.ndarray
+    transfer: np.ndarray
+    channel: np.ndarray
+    issue_ps: np.ndarray
+    done_ps: np.ndarray
+    bucket: np.ndarray
+
+
+class Bank(NamedTuple):
+    """What requests of one direction need to know of their tier (see fast_state.Hardware.tiers)."""
+
+    interleave: int
+    unit: int
+    channels: int
+    turnaround_ps: int
+    mbps: int
+    occupancy_ps: int
+    piece_ps: int
+    piece_rest: int
+    latency_ps: int
+
+
+def fresh_ring(tier: int, channels: int, interleave_bytes: int, most: int) -> Ring:
+    """The ring of a segment on one tier, of whose tiles at most `most` are outstanding."""
+    at = np.zeros(17, np.int64)
+    at[AT_TIER], at[AT_SHIFT], at[AT_BLOCK] = tier, interleave_bytes.bit_length() - 1, -1
+    servers = np.zeros((channels + 2, SERVER_COLUMNS), np.int64)
+    servers[:, RATE] = 1
+    return Ring(at, servers, np.zeros(most, np.int64), *(np.zeros(LOT, np.int64) for _ in range(9)))
+
+
+@inner
+def replace_first(heap, value):
+    """Put a value in place of the first of a heap of numbers, which is on top."""
+    size = len(heap)
+    i, child = 0, 1
+    while child < size:  # the hole goes down to a leaf, and the value comes up from there: it is mostly late
+        child += int(child + 1 < size and heap[child + 1] < heap[child])
+        heap[i] = heap[child]
+        i, child = child, 2 * child + 1
+    while i > 0 and heap[(i - 1) >> 1] > value:
+        heap[i] = heap[(i - 1) >> 1]
+        i = (i - 1) >> 1
+    heap[i] = value
+
+
+@inner
+def cut(hw, prog, memory, ring):
+    """Cut the op's next rows into requests, as many as a lot holds; returns how many, 0 at its end."""
+    at, op = ring.at, ring.at[AT_OP]
+    rows, tile_rows = prog.ops.table[op, ROWS], prog.ops.table[op, TILE_ROWS]
+    path = prog.kernels[0, ROUTES] + at[AT_TIER]
+    largest = hw.paths[path, LARGEST_BYTES + prog.ops.table[op, IS_WRITE]]
+    unit = hw.tiers[at[AT_TIER], UNIT]
+    if rows_stand_alone(prog, memory, op, largest):
+        return cut_rows(prog, memory, ring, unit)
+    op_row, row, row_end, second = at[AT_OP_ROW], at[AT_ROW], at[AT_ROW_END], at[AT_SECOND]
+    offset, left, transfer = at[AT_OFFSET], at[AT_LEFT], at[AT_TRANSFER]
+    nbytes = request_bytes(offset, left, largest)
+    count = opens = 0
+    while count < LOT:
+        if left > 0:
+            left -= nbytes
+            ring.opens[count] = opens
+            ring.closes[count] = left == 0 and row == row_end
+            ring.offset[count] = offset
+            ring.nbytes[count] = nbytes
+            ring.transfer[count] = transfer
+            offset += nbytes
+            nbytes = min(left, largest)  # the first one of a span ends at a multiple of the largest
+            opens = 0
+            count += 1
+        elif row < row_end:
+            _, offset, left, row, second = next_span(prog.ops, memory, op, row, row_end, second)
+            transfer = rounded_bytes(offset, left, unit)
+            nbytes = request_bytes(offset, left, largest)
+        elif op_row < rows:
+            opens = OPENS_AFTER_ALL if op_row == 0 and prog.ops.table[op, IS_DEPENDENT] else 1
+            row, row_end = op_row, min(op_row + tile_rows, rows)
+            op_row = row_end
+        else:
+            break
+    at[AT_OP_ROW], at[AT_ROW], at[AT_ROW_END], at[AT_SECOND] = op_row, row, row_end, second
+    at[AT_OFFSET], at[AT_LEFT], at[AT_TRANSFER] = offset, left, transfer
+    return count
+
+
+@inner
+def rows_stand_alone(prog, memory, op, largest):
+    """Whether each row of an op is a span and a request of its own, and lies where its number says."""
+    region = prog.ops.table[op, REGION]
+    piece = memory.regions[region, PIECE_AT]
+    apart = prog.ops.table[op, GATHER_AT] >= 0 or prog.ops.table[op, STRIDE] != 1
+    return (
+        (apart or prog.ops.table[op, TILE_ROWS] == 1)
+        and memory.regions[region, PAGE_ROWS] == 0
+        and memory.regions[region, ROW_BYTES] <= largest
+        and memory.regions[region + 1, PIECE_AT] == piece + 1
+        and memory.pieces[piece + 1, SHARE_AT] == memory.pieces[piece, SHARE_AT] + 1
+    )
+
+
+@inner
+def cut_rows(prog, memory, ring, unit):
+    """Cut a lot as `cut` does, where rows stand alone: AT_OP_ROW is the next row."""
+    at, op, first = ring.at, ring.at[AT_OP], ring.at[AT_OP_ROW]
+    rows, tile_rows = prog.ops.table[op, ROWS], prog.ops.table[op, TILE_ROWS]
+    row_bytes = memory.regions[prog.ops.table[op, REGION], ROW_BYTES]
+    count = min(LOT, rows - first)
+    for i in range(count):
+        offset = row_of(prog.ops, op, first + i) * row_bytes
+        ring.offset[i] = offset
+        ring.nbytes[i] = row_bytes
+        ring.transfer[i] = rounded_bytes(offset, row_bytes, unit)
+    inside = first % tile_rows
+    for i in range(count):
+        ring.opens[i] = inside == 0
+        inside += 1
+        ring.closes[i] = inside == tile_rows or first + i + 1 == rows
+        inside = 0 if inside == tile_rows else inside
+    if first == 0 and count and prog.ops.table[op, IS_DEPENDENT]:
+        ring.opens[0] = OPENS_AFTER_ALL
+    at[AT_OP_ROW] += count
+    return count
+
+
+@inner
+def find_channels(hw, ring, count):
+    """The channel of each request's first piece."""
+    shift, channels = ring.at[AT_SHIFT], hw.tiers[ring.at[AT_TIER], CHANNELS]
+    for i in range(count):
+        ring.channel[i] = channel_of_lane(ring.offset[i] >> shift, channels)
+
+
+@inner
+def bank_of(hw, tier, write):
+    """What requests of one direction need to know of a tier."""
+    return Bank(
+        hw.tiers[tier, INTERLEAVE],
+        hw.tiers[tier, UNIT],
+        hw.tiers[tier, CHANNELS],
+        hw.tiers[tier, TURNAROUND_PS],
+        hw.tiers[tier, MBPS + write],
+        hw.tiers[tier, OCCUPANCY_PS + write],
+        hw.tiers[tier, PIECE_PS + write],
+        hw.tiers[tier, PIECE_REST + write],
+        hw.tiers[tier, LATENCY_PS + write],
+    )
+
+
+@inner
+def serve_request(bank, ring, i, write, now_ps):
+    """Book the pieces of request i of the lot; returns (when the last one ends, what they waited)."""
+    offset, left, channel = ring.offset[i], ring.nbytes[i], ring.channel[i]
+    end_ps, waiting_ps = now_ps, 0
+    while True:
+        nbytes = piece_bytes(offset, left, bank.interleave)
+        service = (bank.piece_ps, bank.piece_rest)
+        if nbytes < bank.interleave:
+            moved = rounded_bytes(offset, nbytes, bank.unit)
+            operation = operation_bytes(ring.transfer[i], bank.interleave)
+            service = piece_service_ps(moved, bank.mbps, bank.occupancy_ps, operation)
+        piece = book_piece(ring.servers, channel, now_ps, service, bank.mbps, write, bank.turnaround_ps)
+        end_ps = max(end_ps, piece[0])
+        waiting_ps = added(waiting_ps, piece[1])
+        offset += nbytes
+        left -= nbytes
+        if left == 0:
+            return end_ps, waiting_ps
+        channel = channel_of_lane(offset >> ring.at[AT_SHIFT], bank.channels)
+
+
+@inner
+def pass_cache(hw, ring, i, now_ps):
+    """Book the cache for what request i brings in; returns (when that ends, what it waited)."""
+    cache = hw.sizes[TIERS] - 1
+    moved = rounded_bytes(ring.offset[i], ring.nbytes[i], hw.tiers[ring.at[AT_TIER], UNIT])
+    mbps = hw.tiers[cache, MBPS]
+    return book_piece(ring.servers, len(ring.servers) - 2, now_ps, service_ps(moved, mbps), mbps, 0, 0)
+
+
+@inner
+def work_tile(prog, ring, booked_ps):
+    """Book the arithmetic of a tile of the op, if it has any; returns when that ends."""
+    if prog.kernels[0, FLOPS] == 0 or not prog.ops.table[ring.at[AT_OP], IS_WORKED]:
+        return booked_ps
+    mflops = prog.kernels[0, MFLOPS]
+    service = service_ps(prog.kernels[0, FLOPS], mflops)
+    end_ps = book(ring.servers, len(ring.servers) - 1, booked_ps, service, mflops)
+    return end_ps + prog.kernels[0, WORKING_PS]
+
+
+@inner
+def serve(hw, prog, ring, out, count):
+    """Issue a lot of requests, each as soon as its tile has a place, and book their pieces."""
+    at, ends, tier, in_order = ring.at, ring.ends, ring.at[AT_TIER], prog.kernels[0, IN_ORDER]
+    write = prog.ops.table[at[AT_OP], IS_WRITE]
+    bank = bank_of(hw, tier, write)
+    now_ps, tile_ps, booked_ps, last_ps = at[AT_NOW_PS], at[AT_TILE_PS], at[AT_BOOKED_PS], at[AT_LAST_PS]
+    place, waiting_ps = at[AT_PLACE], out.waiting_ps[tier]
+    cache, cache_waiting_ps = hw.sizes[TIERS] - 1, out.waiting_ps[hw.sizes[TIERS] - 1]
+    through = hw.paths[prog.kernels[0, ROUTES] + tier, IN_CACHE] and not write
+    for i in range(count):
+        if ring.opens[i]:
+            now_ps, tile_ps = max(now_ps, ends[place]), 0
+            if ring.opens[i] == OPENS_AFTER_ALL:
+                now_ps = max(now_ps, last_ps)
+        end_ps, waited_ps = serve_request(bank, ring, i, write, now_ps)
+        waiting_ps = added(waiting_ps, waited_ps)
+        if through:
+            passed_ps, waited_ps = pass_cache(hw, ring, i, now_ps)
+            end_ps = max(end_ps, passed_ps)
+            cache_waiting_ps = added(cache_waiting_ps, waited_ps)
+        ring.issue_ps[i] = now_ps
+        ring.done_ps[i] = end_ps + bank.latency_ps
+        tile_ps = max(tile_ps, end_ps + bank.latency_ps)
+        if ring.closes[i] and in_order:
+            booked_ps = max(booked_ps, tile_ps)
+            last_ps = max(last_ps, work_tile(prog, ring, booked_ps))
+            ends[place] = last_ps
+            place = place + 1 if place + 1 < len(ends) else 0
+        elif ring.closes[i]:
+            last_ps = max(last_ps, tile_ps)
+            replace_first(ends, tile_ps)
+    at[AT_NOW_PS], at[AT_TILE_PS], at[AT_BOOKED_PS], at[AT_LAST_PS] = now_ps, tile_ps, booked_ps, last_ps
+    at[AT_PLACE], out.waiting_ps[tier] = place, waiting_ps
+    out.waiting_ps[cache] = cache_waiting_ps
+
+
+@inner
+def count_lot(hw, prog, ring, out, count):
+    """Enter a lot of requests in the digest, the histogram and the ledger."""
+    at, tier = ring.at, ring.at[AT_TIER]
+    block, number, unit = at[AT_BLOCK], at[AT_NUMBER], hw.tiers[tier, UNIT]
+    begin_ps = out.kernels[0, START_PS]
+    digest = issued = moved = 0
+    for i in range(count):  # below 2^42: terms are below 2^31
+        digest += digest_term(block, number + i, ring.done_ps[i] - begin_ps)
+    for i in range(count):
+        issued += ring.nbytes[i]
+        moved += rounded_bytes(ring.offset[i], ring.nbytes[i], unit)
+    for i in range(count):
+        ring.bucket[i] = latency_bucket(ring.done_ps[i] - ring.issue_ps[i])
+    for i in range(count):
+        out.latency[tier, ring.bucket[i]] += 1
+    write, region = prog.ops.table[at[AT_OP], IS_WRITE], prog.ops.table[at[AT_OP], REGION]
+    at[AT_NUMBER] += count
+    out.kernels[0, REQUESTS] += count
+    out.kernels[0, DIGEST] = (out.kernels[0, DIGEST] + digest) % 2_147_483_647
+    out.ledger[region, tier, ISSUED + write] += issued
+    out.ledger[region, tier, MOVED + write] += moved
+    out.kernel_moved[0, tier, write] += moved
+
+
+@inner
+def begin_op(ring, op):
+    """Put the cursor before the first row of an op."""
+    ring.at[AT_OP] = op
+    ring.at[AT_OP_ROW] = ring.at[AT_ROW] = ring.at[AT_ROW_END] = 0
+
+
+@inner
+def begin_block(prog, ring, block, begin_ps):
+    """Start a block: its first tile may be asked for `startup` later."""
+    at = ring.at
+    at[AT_BLOCK] = block
+    at[AT_NUMBER] = 0
+    at[AT_LAST_PS] = at[AT_NOW_PS] = begin_ps + prog.kernels[0, STARTUP_PS]
+    begin_op(ring, prog.op_at[block])
+
+
+@inner
+def block_end_ps(prog, ring, begin_ps):
+    """When a block ends all of whose tiles are served."""
+    return max(begin_ps + 1, ring.at[AT_LAST_PS] + prog.kernels[0, DRAIN_PS])
+
+
+@jit
+def run(hw, prog, memory, ring, out):
+    """Replay the only kernel of a segment from time 0, its blocks one after another, and fill `out`.
+
+    Returns DONE, or PAUSED (call again with the same arrays).
+    """
+    at, blocks, left = ring.at, prog.kernels[1, BLOCK_AT], REQUESTS_A_RUN
+    if at[AT_BLOCK] < 0:
+        out.kernels[0, READY_PS] = 0
+        out.kernels[0, START_PS] = out.kernels[0, END_PS] = prog.kernels[0, LAUNCH_PS]
+        begin_block(prog, ring, 0, out.kernels[0, START_PS])
+    while left > 0:
+        if at[AT_OP] < prog.op_at[at[AT_BLOCK] + 1]:
+            count = cut(hw, prog, memory, ring)
+            if count == 0:
+                begin_op(ring, at[AT_OP] + 1)
+                continue
+            find_channels(hw, ring, count)
+            serve(hw, prog, ring, out, count)
+            count_lot(hw, prog, ring, out, count)
+            left -= count
+        else:
+            out.kernels[0, END_PS] = block_end_ps(prog, ring, out.kernels[0, END_PS])
+            if at[AT_BLOCK] + 1 == blocks:
+                return DONE
+            begin_block(prog, ring, at[AT_BLOCK] + 1, out.kernels[0, END_PS])
+    return PAUSED
