@@ -168,7 +168,10 @@ def _flight(way: Way, grid: dict[str, int]) -> int:
 
 
 def _chase(way: Way) -> Check:
-    """Loads that wait for each other take the idle latency and the transfers, to the picosecond."""
+    """Loads that wait for each other take the idle latency and the transfers, to the picosecond.
+
+    The start of their block is taken off.
+    """
     unit = way.holder.unit_bytes
     loads = {"count": CHASED, "row_bytes": unit, "span": _span(way, CHASED)}
     found_ps = (_time_ps(way, "chase", loads) - way.runner.setup_ps) / CHASED
