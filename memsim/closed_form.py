@@ -30,7 +30,7 @@ TILE_BYTES = 2 * DEFAULT_QUANTUM_BYTES
 EXACT = 0.005  # how near a stream comes to its path's bandwidth where there is plenty in flight
 # What is plenty: requests in flight, in what Little's law needs, where answers and requests take turns on one
 # medium (elsewhere the more the busier the tier is). STRIPES is how long a stream is at least.
-SHARED_PLENTY, STRIPES = 4, 16
+SHARED_PLENTY, STRIPES = 4, 8
 STORED_PLENTY = 6  # times, on a tier with a queue
 CHANCE = 0.9  # of the bound below which no network of queues falls: requests do not meet at random
 

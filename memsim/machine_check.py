@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 FLIGHTS = 4  # bytes that a stream may have in flight, in what its path needs
 SMALL, LARGE = 3, 9  # sizes between which a slope is taken, in bytes in flight
+STORED_STRIPES = 2 * STRIPES  # of what the cache takes: little is in flight, and its lanes lie unevenly
 CHASED, SCATTERED, ALONE = 256, 1 << 16, 64  # loads one by one, random units, requests at depth 1
 LINE_BYTES, COPIED_BYTES = 64, (4 << 20, 16 << 20)
 COPIED_STRIPES = (64, 256)  # at least: the fewer lanes, the more unevenly they lie on channels
@@ -129,7 +130,8 @@ def stream(way: Way) -> Check:
     """A stream reaches what its path sustains, or what its requests in flight allow."""
     grid = _grid(way, max(FLIGHTS * needed_bytes(way), STRIPES * way.stripe_bytes))
     step = grid["programs"] * grid["block_bytes"]  # so that all blocks have as many tiles
-    flight = max(step, _flight(way, grid), STRIPES * max(way.stripe_bytes, way.gathered_bytes))
+    stripes = STORED_STRIPES if way.stored else STRIPES
+    flight = max(step, _flight(way, grid), stripes * max(way.stripe_bytes, way.gathered_bytes))
     large = max(2, min(LARGE * flight, MOST_BYTES, way.holder.capacity_bytes) // step)
     sizes = [max(1, large * SMALL // LARGE) * step, large * step]
     times_ps = [_time_ps(way, "stream", {**grid, "bytes": size, "write": way.write}) for size in sizes]
@@ -166,7 +168,10 @@ def _flight(way: Way, grid: dict[str, int]) -> int:
 
 
 def _chase(way: Way) -> Check:
-    """Loads that wait for each other take the idle latency and the transfers, to the picosecond."""
+    """Loads that wait for each other take the idle latency and the transfers, to the picosecond.
+
+    The start of their block is taken off.
+    """
     unit = way.holder.unit_bytes
     loads = {"count": CHASED, "row_bytes": unit, "span": _span(way, CHASED)}
     found_ps = (_time_ps(way, "chase", loads) - way.runner.setup_ps) / CHASED

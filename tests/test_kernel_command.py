@@ -55,15 +55,19 @@ def test_a_plain_stream_reaches_the_bandwidth_of_the_tier(capsys):
     call = answered(capsys, "kernel stream --no-bound --json")["call"]
     """Less what the uneven queues of its channels lose."""
     path_mbps, _ = path_of(Way(machine("h200"), 0, 0))
-    assert 0.94 * path_mbps < call["bytes_read_per_s"] / 1e6 < path_mbps
+    assert 0.92 * path_mbps < call["bytes_read_per_s"] / 1e6 < path_mbps
     assert call["bytes_written_per_call"] == 0
 
 
-def test_a_plain_chase_returns_the_latency_of_the_tier_and_of_the_pages_that_it_meets_first(capsys):
+def test_a_plain_chase_returns_the_latency_of_the_tier_and_of_the_pages_that_it_misses(capsys):
+    """Its loads lie in 1 GiB, all of which the far level covers; the start of its block is shared by all."""
     call = answered(capsys, "kernel chase --machine h200-host --tier host --no-bound --json")["call"]
     idle_ps = round_trip_ps(Way(machine(), 0, 1), 64, 64)
-    walks_ps = sum(walk.latency_ps + walk.occupancy_ps for walk in machine().tiers[1].translation)
-    assert idle_ps + 0.9 * walks_ps < call["load_s"] * 1e12 <= idle_ps + walks_ps
+    near, far = machine().tiers[1].translation
+    assert near.reach_bytes < 1 << 30 <= far.reach_bytes
+    missed = 1 - near.reach_bytes / (1 << 30)
+    walks_ps = missed * (near.latency_ps + near.occupancy_ps)
+    assert call["load_s"] * 1e12 - idle_ps == pytest.approx(walks_ps, rel=0.03)
     assert call["loads_per_call"] == 4096
 
 

@@ -40,6 +40,21 @@ def test_every_folder_of_data_is_installed():
         assert all(list((ROOT / name.replace(".", "/")).glob(pattern)) for pattern in patterns), name
 
 
+def test_every_file_of_settings_is_in_the_wheel():
+    """Machines, models, campaigns, constants and bounds: what the code reads beside itself."""
+    data = PROJECT["tool"]["setuptools"]["package-data"]
+    installed = {
+        path
+        for name, patterns in data.items()
+        for pattern in patterns
+        for path in (ROOT / name.replace(".", "/")).glob(pattern)
+    }
+    tops = ("memsim", "workloads", "hwprofiles", "validation")
+    read = {path for top in tops for path in (ROOT / top).rglob("*.toml")}
+    assert {ROOT / "validation" / f"{name}.toml" for name in ("constants", "bounds")} <= read
+    assert read - installed == set()
+
+
 def test_versions_agree():
     assert PROJECT["project"]["version"] == memsim.__version__
 

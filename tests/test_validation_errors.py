@@ -163,7 +163,7 @@ def test_bounds_are_shares_of_families_that_have_recipes() -> None:
     known = {path.stem for path in (figures_rows.Path(errors.__file__).parent / "measured").rglob("*.csv")}
     for family, bound in errors.read_bounds().items():
         assert family in known
-        assert 0 < bound < 1
+        assert 0 < bound < 3  # a share, not per cent; a mean error may pass 1
 
 
 def test_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
