@@ -10,9 +10,6 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from workloads.facts import Fact
 from workloads.shapes import (
     CsaShape,
@@ -28,12 +25,14 @@ from workloads.shapes import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
 
     from workloads.record import Recorder
     from workloads.run import Run
 
-Int64s = npt.NDArray[np.int64]
+    Int64s = npt.NDArray[np.int64]
 
 
 class Kind(NamedTuple):
