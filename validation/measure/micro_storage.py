@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 FILE_BYTES = 4 << 30
 WRITE_BYTES = 64 << 20
-MAX_BLOCK_BYTES = 1 << 20
 WINDOWS = 9
 WARM_S = 0.06
 MOST_SECONDS = 3.0  # a disk that completes hardly anything is not waited for longer
