@@ -143,10 +143,11 @@ def _v4(layer: Layer, p: Projections, hidden: int) -> int:
     if isinstance(shape, CsaShape):
         if layer.index_from is None:
             count += p.q_lora * shape.index_heads * DIM + hidden * shape.index_heads
-        if layer.kv_from is None:
-            overlap = 2 if shape.ratio > 1 else 1
-            count += _compressor(LATENT, shape.ratio, hidden, overlap)
-            count += _compressor(DIM, shape.ratio, hidden, overlap)
+        if layer.kv_from is None and shape.window.style == "v4.1":
+            count += shape.ratio * LATENT * hidden + LATENT * DIM  # values (and scores); keys of latents
+        elif layer.kv_from is None:
+            count += _compressor(LATENT, shape.ratio, hidden, overlap=2)
+            count += _compressor(DIM, shape.ratio, hidden, overlap=2)
     return count
 
 
