@@ -1,10 +1,10 @@
 """The weight matrices of a model, layer by layer: what a whole decode step reads, and what a GPU holds.
 
 A model enters; `Matrix` rows leave: sizes, how many of a kind, and whether they are quantised where the
-model's weights are fp8. Parts that engines multiply in one product are one matrix (queries' and keys' low-rank
-projections, the gate and up projection). Nothing here needs torch. Left out: norms, biases, gates' scalars,
-the taps of convolutions and a compressor's position bias, which the attention's own kernels declare, and
-look-up tables beside the vocabulary's.
+model's weights are fp8. Parts that engines multiply in one product are one matrix (queries' and keys'
+low-rank projections, the gate and up projection). Nothing here needs torch. Left out: norms, biases, gates'
+scalars, the taps of convolutions and a compressor's position bias, which the attention's own kernels
+declare, and look-up tables beside the vocabulary's.
 """
 
 from __future__ import annotations
