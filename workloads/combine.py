@@ -20,11 +20,10 @@ from workloads.facts import Fact
 from workloads.formats import LATENT
 from workloads.grid import Blocks, Shape, one
 from workloads.record import Recorder, RegionHandle
-from workloads.splits import HEADS_A_BLOCK, Share
+from workloads.splits import COMBINE_HEADS as HEADS
+from workloads.splits import HEADS_A_BLOCK, PARTIAL_ROW_BYTES, Share
 
-HEADS = 8
-ROW_VALUES = HEADS + HEADS * LATENT
-RESULT_BYTES = HEADS_A_BLOCK // HEADS * ROW_VALUES * 4  # what a block of 64 heads leaves of one split
+RESULT_BYTES = HEADS_A_BLOCK // HEADS * PARTIAL_ROW_BYTES  # what a block of 64 heads leaves of one split
 BLOCKS_PER_UNIT = 8
 
 FACTS = (
@@ -61,7 +60,7 @@ def declare(recorder: Recorder, layer: int, heads: int, splits: int) -> Partials
     """Partial results of at most `splits` splits."""
     groups = -(-heads // HEADS)
     rows = splits * groups
-    region = recorder.region(f"layer{layer}.partial", "activation", layer, rows, ROW_VALUES * 4, "fp32")
+    region = recorder.region(f"layer{layer}.partial", "activation", layer, rows, PARTIAL_ROW_BYTES, "fp32")
     return Partials(region, groups)
 
 
@@ -121,7 +120,7 @@ def _pack(out: torch.Tensor, lse: torch.Tensor, groups: int) -> torch.Tensor:
 def _launch(partials: Partials) -> Shape:
     return Shape(
         tile_rows=1,
-        tile_bytes=ROW_VALUES * 4,
+        tile_bytes=PARTIAL_ROW_BYTES,
         tiles_in_flight=1,
         blocks_per_unit=BLOCKS_PER_UNIT,
         flops_per_tile=2 * HEADS * LATENT,

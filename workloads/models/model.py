@@ -71,6 +71,7 @@ class Weights:
     zero_experts    experts that cost a row of the router alone
     streams         residual streams mixed by hyper-connections, 0: a plain residual
     tables          parameters of look-up tables beside the vocabulary's, in the total alone
+    dtype           format of the matrices: bf16, or fp8 with an fp32 scale for each block of 128 x 128
     """
 
     hidden: int
@@ -86,6 +87,7 @@ class Weights:
     zero_experts: int = 0
     streams: int = 0
     tables: int = 0
+    dtype: str = "bf16"
 
 
 @dataclass(frozen=True)
