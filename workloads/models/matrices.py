@@ -102,14 +102,14 @@ def of_dense(w: Weights) -> tuple[Matrix, ...]:
 
 def of_experts(w: Weights) -> tuple[Matrix, ...]:
     """Router, experts, shared experts (side by side in one product), way to a latent width and back."""
-    inner = w.latent or w.hidden
+    inner, held = w.latent or w.hidden, w.held or w.experts
     found: tuple[Matrix, ...] = (
         Matrix("router", w.experts + w.zero_experts, w.hidden),
-        Matrix("experts-up", 2 * w.expert_width, inner, w.experts, coded=True),
-        Matrix("experts-down", inner, w.expert_width, w.experts, coded=True),
+        Matrix("experts-up", 2 * w.expert_width, inner, held, coded=True),
+        Matrix("experts-down", inner, w.expert_width, held, coded=True),
     )
     if w.shared:
-        found += _feed_forward("shared", w.hidden, w.shared * w.expert_width)
+        found += _feed_forward("shared", w.hidden, w.shared * (w.shared_width or w.expert_width))
     if w.latent:
         found += (
             Matrix("latent-down", w.latent, w.hidden, coded=True),

@@ -51,7 +51,7 @@ def of_model(model: Model) -> Parameters:
     non_routed += w.moe_layers * _around_experts(w) + len(model.layers) * _streams(w)
     expert = _feed_forward(w.latent or w.hidden, w.expert_width)
     return Parameters(
-        total=non_routed + table + w.moe_layers * w.experts * expert + w.tables,
+        total=non_routed + table + w.moe_layers * (w.held or w.experts) * expert + w.tables,
         active=non_routed + w.moe_layers * w.active * expert,
         non_routed=non_routed,
     )
@@ -70,7 +70,8 @@ def _feed_forward(hidden: int, width: int) -> int:
 def _around_experts(w: Weights) -> int:
     """What every token passes in a layer of experts: router, shared experts, way to a latent width."""
     router = w.hidden * (w.experts + w.zero_experts)
-    return router + w.shared * _feed_forward(w.hidden, w.expert_width) + 2 * w.hidden * w.latent
+    shared = w.shared * _feed_forward(w.hidden, w.shared_width or w.expert_width)
+    return router + shared + 2 * w.hidden * w.latent
 
 
 def _streams(w: Weights) -> int:
