@@ -124,8 +124,9 @@ def _compiled_once(compiled: Any) -> Any:
     """
     if hasattr(compiled, "get_call_template"):
         template = compiled.get_call_template
+        plain: Callable[[Any], Any] = unliteral
         compiled.get_call_template = lambda args, kws: template(
-            [unliteral(each) for each in args], {name: unliteral(each) for name, each in kws.items()}
+            [plain(each) for each in args], {name: plain(each) for name, each in kws.items()}
         )
     return compiled
 
