@@ -1,8 +1,9 @@
 """What a step adds to the caches: latent rows, keys and values, index keys, rows of a window.
 
-Taken from vLLM's cache kernels: a block a token reads the new row, packs it as the cache keeps it, and writes it
-to its place: the sequence's last row, or the place of its position in a ring. A pooled index key is written
-when its pool is full. Left out: the list of places (8 B a token), and how the keys of a pool become one.
+Taken from vLLM's cache kernels: a block a token reads the new row, packs it as the cache keeps it, and
+writes it to its place: the sequence's last row, or the place of its position in a ring. A pooled index
+key is written when its pool is full. Left out: the list of places (8 B a token), and how the keys of a
+pool become one.
 """
 
 from __future__ import annotations

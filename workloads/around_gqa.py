@@ -1,4 +1,4 @@
-"""The kernels around full and sliding-window attention: one product for q, k and v, rotary turn, append, output.
+"""The kernels around full and sliding-window attention: q, k and v, turn, append, output.
 
 As vLLM runs them. A gated layer (Qwen3-Next, Qwen3.5) has its gate in the same product as the queries. Left
 out: norms of query and key heads, rotary turns of a part of a head, and the table of angles.
@@ -55,9 +55,7 @@ def before(kit: Kit, layer: Layer, r: GqaRegions, lengths: Sequence[int]) -> Non
     )
     window = layer.shape.window if isinstance(layer.shape, SwaShape) else 0
     places = [position % window if window else position for position in positions]
-    append.keys_values(
-        kit.recorder, kit.layer, (act["k"], act["v"]), (r.k, r.v), shape.kv_heads, places
-    )
+    append.keys_values(kit.recorder, kit.layer, (act["k"], act["v"]), (r.k, r.v), shape.kv_heads, places)
 
 
 def after(kit: Kit, layer: Layer, r: GqaRegions) -> None:

@@ -1,8 +1,8 @@
 """The kernels around MLA and DSA: low-rank projections, absorbed keys and values, the new row, the indexer.
 
-As vLLM runs them for decode: queries and the latent row come from one product where queries have a low rank;
-latents are normed, rotary parts turned, the row is written to the cache; a product for each head takes queries
-to the latent space, another one outputs back. An indexer adds its queries, key and weights, packed
+As vLLM runs them for decode: queries and the latent row come from one product where queries have a low
+rank; latents are normed, rotary parts turned, the row is written to the cache; a product for each head takes
+queries to the latent space, another one outputs back. An indexer adds its queries, key and weights, packed
 as its scan reads them. Left out: the table of rotary angles, and that the index key's norm has a bias.
 """
 

@@ -1,10 +1,10 @@
 """The kernels around DeepSeek V4's attention: low-rank queries, the shared row, compressors, grouped output.
 
-As vLLM runs them: queries' latents and the row come from one product; a kernel norms and turns queries and
-row and writes the row to the window; products make the values and scores that compressors take in (their own
-kernels are the attention's), an indexer's queries and weights are packed as its scan reads them; the output is
-turned back, goes through a product for each group of heads and then through one for all. Left out: the norms
-of single query heads' weights, and tables of angles.
+As vLLM runs them: queries' latents and the row come from one product; a kernel norms and turns queries
+and row and writes the row to the window; products make the values and scores that compressors take in
+(their own kernels are the attention's), an indexer's queries and weights are packed as its scan reads
+them; the output is turned back, goes through a product for each group of heads and then through one for
+all. Left out: the norms of single query heads' weights, and tables of angles.
 """
 
 from __future__ import annotations

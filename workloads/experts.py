@@ -1,11 +1,12 @@
 """A layer of experts: router, top-k, products of the chosen experts, their sum, beside shared experts.
 
 Taken from vLLM's fused MoE kernels in Triton: a block for 16 (32, 64) rows of one expert and some of its
-outputs; blocks of all chosen experts in one launch, first for the gate and up projection, then for the down
-projection, which applies the router's weights; while tokens are few each of a token's experts has blocks of its
-own, else rows of an expert are brought together by a small launch. So an expert's weights are read by as many
-blocks as rows need, from memory once. Experts of other GPUs, and those that cost nothing, are scored and not
-multiplied. Left out: the router's correction bias and groups, and blocks of padding.
+outputs; blocks of all chosen experts in one launch, first for the gate and up projection, then for the
+down projection, which applies the router's weights; while tokens are few each of a token's experts has
+blocks of its own, else rows of an expert are brought together by a small launch. So an expert's weights
+are read by as many blocks as rows need, from memory once. Experts of other GPUs, and those that cost
+nothing, are scored and not multiplied. Left out: the router's correction bias and groups, and blocks of
+padding.
 """
 
 from __future__ import annotations
@@ -59,9 +60,7 @@ def tile_of(tokens: int, dtype: str) -> Tile:
     if dtype == "fp8":
         return Tile(16 if tokens <= 64 else 64, SCALED, SCALED, 3)
     rows = 16 if tokens <= 32 else 32 if tokens <= 96 else 64 if tokens <= 512 else 128
-    return Tile(
-        rows, 64 if tokens <= 64 else 128, 128 if tokens <= 64 else 64, 4 if tokens <= 32 else 3
-    )
+    return Tile(rows, 64 if tokens <= 64 else 128, 128 if tokens <= 64 else 64, 4 if tokens <= 32 else 3)
 
 
 @dataclass(frozen=True)
@@ -227,9 +226,7 @@ def total(recorder: Recorder, layer: int, parts: RegionHandle, out: Rows, tokens
 
 
 @arithmetic
-def best(
-    logits: torch.Tensor, active: int, given: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def best(logits: torch.Tensor, active: int, given: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Experts [tokens, active], ascending, and their weights: sigmoids that add up to 1."""
     scores = logits.float().sigmoid()
     found = scores.topk(active, dim=1).indices.sort(dim=1).values if given is None else given

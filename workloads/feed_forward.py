@@ -1,11 +1,11 @@
 """What follows attention in a layer: a feed-forward layer, or experts, and what hyper-connections add.
 
-As vLLM runs them: gate and up projection in one product, SiLU and product in a pass, the down projection; of
-experts the router, its top-k, the passes of `experts`, the shared experts as a feed-forward layer of their own,
-and the sum of both. Hyper-connections keep several residual streams: a product of all streams gives the
-weights by which a layer's input is mixed of them and its output dealt to them. Small launches that engines make
-beside (the router's scale, a count of rows) are kernels too. Left out: the Sinkhorn steps between the product
-and the weights.
+As vLLM runs them: gate and up projection in one product, SiLU and product in a pass, the down projection;
+of experts the router, its top-k, the passes of `experts`, the shared experts as a feed-forward layer of
+their own, and the sum of both. Hyper-connections keep several residual streams: a product of all streams
+gives the weights by which a layer's input is mixed of them and its output dealt to them. Small launches
+that engines make beside (the router's scale, a count of rows) are kernels too. Left out: the Sinkhorn
+steps between the product and the weights.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def acts(w: Weights, *, dense: bool, routed: bool) -> dict[str, int]:
             width = w.shared * w.expert_width
             widths |= {"shared-up": 2 * width, "shared-inner": width, "shared-out": w.hidden}
         if w.latent:
-            widths |= {"latent": w.latent, "latent-out": w.latent}
+            widths |= {"experts-in": w.latent, "experts-made": w.latent}
     if w.streams:
         widths |= {"streams": w.streams * w.hidden, "mix": w.streams * (w.streams + 2)}
     return widths
@@ -87,9 +87,7 @@ def mlp(kit: Kit, name: str, out: Rows) -> None:
     """A feed-forward layer of `x`: dense, or the shared experts."""
     act = kit.act
     kit.product(f"{name}-up", act["x"], act[f"{name}-up"])
-    kit.rows(
-        f"{name}-silu", "silu-mul", [act[f"{name}-up"]], [act[f"{name}-inner"]], pointwise.silu_mul
-    )
+    kit.rows(f"{name}-silu", "silu-mul", [act[f"{name}-up"]], [act[f"{name}-inner"]], pointwise.silu_mul)
     kit.product(f"{name}-down", act[f"{name}-inner"], out)
 
 
@@ -106,8 +104,8 @@ def routed(kit: Kit, w: Weights, r: Routed, drawn: Int64s | None, out: Rows) -> 
     if aligned:
         experts.align(recorder, layer, r.ids, r.order)
     if w.latent:
-        kit.product("latent-down", x, act["latent"])
-        x = act["latent"]
+        kit.product("latent-down", x, act["experts-in"])
+        x = act["experts-in"]
     up, down = kit.w["experts-up"], kit.w["experts-down"]
     coded = up.scales is not None
     given = kit.quantised("experts-up", x, kit.tokens) if coded else x
@@ -117,12 +115,21 @@ def routed(kit: Kit, w: Weights, r: Routed, drawn: Int64s | None, out: Rows) -> 
     kit.rows("experts-silu", "silu-mul", [r.up], [r.inner], pointwise.silu_mul, rows=pairs)
     given = kit.quantised("experts-down", r.inner, pairs) if coded else r.inner
     experts.grouped(
-        recorder, layer, down, given, lookup, r.out.handle, chosen, first=False, aligned=aligned, weights=r.scales
+        recorder,
+        layer,
+        down,
+        given,
+        lookup,
+        r.out.handle,
+        chosen,
+        first=False,
+        aligned=aligned,
+        weights=r.scales,
     )
-    summed = act["latent-out"] if w.latent else act["routed"] if w.shared else out
+    summed = act["experts-made"] if w.latent else act["routed"] if w.shared else out
     experts.total(recorder, layer, r.out.handle, summed, kit.tokens)
     if w.latent:
-        kit.product("latent-up", act["latent-out"], act["routed"] if w.shared else out)
+        kit.product("latent-up", act["experts-made"], act["routed"] if w.shared else out)
     if w.shared:
         mlp(kit, "shared", act["shared-out"])
         kit.rows("experts-add", "add", [act["shared-out"], act["routed"]], [out], pointwise.plus)
@@ -156,9 +163,7 @@ def filled(number: int, tokens: int) -> torch.Tensor:
 
 
 @arithmetic
-def mixed(
-    streams: torch.Tensor, mix: torch.Tensor, norm: torch.Tensor, count: int
-) -> torch.Tensor:
+def mixed(streams: torch.Tensor, mix: torch.Tensor, norm: torch.Tensor, count: int) -> torch.Tensor:
     """The normed mean of streams [tokens, count x hidden], weighted by the first `count` of `mix`."""
     rows = streams.float().unflatten(1, (count, -1))
     weights = mix.float()[:, :count].softmax(dim=1)

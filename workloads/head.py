@@ -7,7 +7,6 @@ penalties, which read the logits again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 
 from workloads import kit as kits
 from workloads import pointwise
-from workloads.activations import Rows, dealt, row_launch
+from workloads.activations import row_launch
 from workloads.arithmetic import arithmetic
 from workloads.facts import Fact
 from workloads.grid import even, one
@@ -66,6 +65,7 @@ def declare(shared: Shared, w: Weights, table: Matrix, head: Matrix, units: int,
 
 def fill(outer: Outer, generator: torch.Generator) -> None:
     """Random normal tables."""
+    outer.best.zero()
     outer.table.fill(normal(outer.table.shape, torch.bfloat16, generator))
     kits.fill(outer.kit, generator)
 

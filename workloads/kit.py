@@ -129,12 +129,10 @@ class Kit:
         norm: str = "",
         rows: int = 0,
     ) -> None:
-        """A row-wise kernel; `norm` names weights that it reads, `rows` how many other than a step's tokens."""
+        """A row-wise kernel; `norm` names weights that it reads, `rows` how many, if not tokens."""
         weights = [self.norms[norm]] if norm else []
         count = rows or self.tokens
-        rowwise(
-            self.recorder, self.layer, name, family, count, reads, writes, work, *given, weights=weights
-        )
+        rowwise(self.recorder, self.layer, name, family, count, reads, writes, work, *given, weights=weights)
 
 
 def declare(

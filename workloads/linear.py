@@ -2,10 +2,11 @@
 
 Computes x W^T for the tokens of a step. In bf16 as cuBLAS does it on Hopper, in fp8 as DeepGEMM does
 (`linear_cut`): a block takes tiles of outputs, walks the inputs in pieces of 128 bytes with several in
-flight, and reads all tokens' inputs; where inputs are split, partial sums go out in fp32 and a pass of its own
-adds them. fp8 weights have a scale for 128 x 128, fp8 inputs one for 128 values, made by a pass before. Weights
-lie as blocks take them: [matrices, splits, outputs, inputs of a split] in rows of 128 bytes. Left out: that a
-row of a real matrix lies in one piece, clusters that share inputs, and that many tokens are several tiles.
+flight, and reads all tokens' inputs; where inputs are split, partial sums go out in fp32 and a pass of
+its own adds them. fp8 weights have a scale for 128 x 128, fp8 inputs one for 128 values, made by a pass
+before. Weights lie as blocks take them: [matrices, splits, outputs, inputs of a split] in rows of 128
+bytes. Left out: that a row of a real matrix lies in one piece, clusters that share inputs, and that many
+tokens are several tiles.
 """
 
 from __future__ import annotations

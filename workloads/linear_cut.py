@@ -1,4 +1,4 @@
-"""How a library cuts a product of few tokens into blocks: tiles of outputs, splits of inputs, tiles in flight.
+"""How a library cuts a product of few tokens into blocks: tiles, splits, tiles in flight.
 
 What enters: the sizes of a matrix, tokens, units. What leaves: a `Cut`. For bf16 the tiles are those that
 cuBLAS chose on an H200 for the shapes measured there (names of the kernels that ran), and between them by a
@@ -21,7 +21,7 @@ CODED_TILES = (16, 32, 64, 96, 128, 144, 160)  # outputs of a tile in fp8
 CODED_BYTES = 200 << 10  # shared memory for tiles in flight
 CODED_STAGES = 16
 
-# What cuBLAS took where the rule says otherwise: (outputs, inputs) -> outputs of a tile, tiles in flight, splits.
+# What cuBLAS took where the rule says otherwise: (outputs, inputs) -> tile, tiles in flight, splits.
 CHOSEN = {(2304, 9216): (128, 12, 6), (7168, 16_384): (256, 6, 4), (24_576, 1536): (256, 6, 1)}
 
 FACTS = (

@@ -25,7 +25,9 @@ def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 @arithmetic
-def add_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def add_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The norm of x + residual, and that sum."""
     total = x.float() + residual.float()
     return _normed(total, weight), total

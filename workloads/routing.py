@@ -17,9 +17,11 @@ import numpy.typing as npt
 
 from memsim.errors import UsageError
 from workloads.facts import Fact
+from workloads.models.model import Model
 
 Int64s = npt.NDArray[np.int64]
 
+REAL = "real"
 TURNS = 4  # draws that the layers of a step take turns on
 
 UNIFORM = Fact(
@@ -61,6 +63,25 @@ class Routing:
         return found[:tokens]
 
 
+def routing_of(model: Model, device: str, word: str | None, seed: int) -> Routing | None:
+    """What `word` names: uniform, real (None) or a file; None: real on real tensors, uniform on meta."""
+    w = model.weights
+    if w is None or not w.moe_layers:
+        if word is not None:
+            raise UsageError(f"--routing {word} with model '{model.name}': it has no experts")
+        return None
+    if word == REAL and device == "meta":
+        raise UsageError(
+            "--routing real with --device meta: there are no scores; use --device cpu, uniform or a file"
+        )
+    scored = w.experts + w.zero_experts
+    if word == REAL or (word is None and device != "meta"):
+        return None
+    if word in (None, "uniform"):
+        return Routing(scored, w.active, seed)
+    return recorded(Path(str(word)), scored, w.active)
+
+
 def expected_distinct(experts: int, active: int, tokens: int) -> float:
     """Different experts that `tokens` tokens are expected to choose."""
     return experts * (1 - (1 - active / experts) ** tokens)
@@ -85,7 +106,9 @@ def recorded(path: Path, experts: int, active: int) -> Routing:
         rows.setdefault((step, layer), {})[token] = sorted(chosen)
     if not rows:
         raise UsageError(f"--routing {path}: names no token")
-    return Routing(experts, active, recorded={key: _in_order(path, key, found) for key, found in rows.items()})
+    return Routing(
+        experts, active, recorded={key: _in_order(path, key, found) for key, found in rows.items()}
+    )
 
 
 def _in_order(path: Path, key: tuple[int, int], found: dict[int, list[int]]) -> Int64s:

@@ -1,9 +1,10 @@
 """A whole decode step: what the kernels around attention are, layer by layer, put together from a model.
 
-Enters: a model (of one GPU: cut already where there are several), tokens, units. `declare` makes all regions
-beside those of the attention, `before` and `after` launch what comes before and after the attention of a
-layer, `begin` and `end` what is around the layers. Collectives belong into the two hooks, which are called once
-`x` holds the output of attention, and of the feed-forward layer. docs/step.md says what a step holds.
+Enters: a model (of one GPU: cut already where there are several), tokens, units. `declare` makes all
+regions beside those of the attention, `before` and `after` launch what comes before and after the
+attention of a layer, `begin` and `end` what is around the layers. Collectives belong into the two hooks,
+which are called once `x` holds the output of attention, and of the feed-forward layer. docs/step.md says
+what a step holds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from memsim.errors import UsageError
 from workloads import (
     activations,
     append,
@@ -30,13 +32,12 @@ from workloads import (
     pointwise,
 )
 from workloads.activations import Rows
-from workloads.facts import Fact
 from workloads.feed_forward import Routed
 from workloads.head import Outer
 from workloads.kit import Kit, Shared
 from workloads.models import matrices
 from workloads.models.model import Layer, Model, Weights
-from workloads.record import Int64s, Recorder
+from workloads.record import Recorder
 from workloads.routing import Routing
 
 AROUND: dict[str, ModuleType] = {
@@ -60,6 +61,8 @@ FACTS = (
     *feed_forward.FACTS,
     *around_v4.FACTS,
 )
+
+OUTSIDE = -1  # the layer of what is of no layer
 
 Hook = Callable[[Recorder, int, Rows], None]
 
@@ -90,6 +93,20 @@ class Step:
     after_experts: Hook = no_collective
 
 
+def check(model: Model) -> None:
+    """UsageError where the model's file does not say enough for a whole step."""
+    w, layers = model.weights, len(model.layers)
+    if w is None:
+        raise UsageError(f"--part step with model '{model.name}': its file has no [weights]; add the table")
+    whole = w.dense_layers == layers and w.moe_layers in (0, layers // 2)
+    if w.dense_layers + w.moe_layers != layers and not whole:
+        raise UsageError(
+            f"--part step with model '{model.name}': {w.dense_layers} dense_layers and {w.moe_layers} "
+            f"moe_layers in {layers} layers; expected as many together, or dense_layers in all and experts "
+            "in every other"
+        )
+
+
 def declare(
     recorder: Recorder,
     model: Model,
@@ -116,9 +133,7 @@ def declare(
     return Step(model, w, shared, kits, outer, routed, routing, seed)
 
 
-def _layer(
-    shared: Shared, model: Model, w: Weights, number: int, units: int, weights_dtype: str
-) -> Kit:
+def _layer(shared: Shared, model: Model, w: Weights, number: int, units: int, weights_dtype: str) -> Kit:
     """Regions of one layer."""
     layer = model.layers[number]
     around, dense = AROUND[layer.kind], matrices.has_dense(model, number)
