@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from memsim.trace import Access, Kernel
-from workloads.dsa_topk import Cut
 from workloads.grid import Shape as Launch
 from workloads.kinds import kernels_of
 from workloads.record import ListSink, Recorder, RegionHandle
@@ -28,6 +27,7 @@ from workloads.shapes import (
     SwaShape,
     WindowShape,
 )
+from workloads.splits import Cut
 from workloads.tensors import generator_for
 
 torch.set_num_threads(1)  # tensors here are small, and tests share their machine

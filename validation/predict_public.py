@@ -23,10 +23,10 @@ from validation.predict_kernels import layer
 from validation.predict_recorded import PLENTY_BYTES, Recorded, record, rotating
 from validation.predict_script import PS, Bench, Job, Lengths, count
 from workloads import indexer
-from workloads.dsa_topk import AS_PRODUCTION
 from workloads.formats import INDEX_FORMATS, QUERY_FORMATS
 from workloads.record import Recorder
 from workloads.shapes import DIM, GdnShape, KdaShape
+from workloads.splits import AS_PRODUCTION
 
 FOLDER = "nvidia-h200"  # of measurements: the same part
 STATE_BYTES = DIM * DIM * 4

@@ -18,13 +18,13 @@ import torch
 from workloads import dsa_topk
 from workloads.arithmetic import arithmetic
 from workloads.dsa_index import SEGMENTS_IN_FLIGHT, score
-from workloads.dsa_topk import Choice, Cut, Int64s
+from workloads.dsa_topk import Choice, Int64s
 from workloads.facts import Fact
 from workloads.formats import INDEX_DIM
 from workloads.grid import Shape, each, one
 from workloads.indexer import IndexerRegions
 from workloads.record import Recorder, RegionHandle
-from workloads.splits import SEGMENT_ROWS, Share, even_segments
+from workloads.splits import CANDIDATE_BYTES, SEGMENT_ROWS, Cut, Share, candidate_rows, even_segments
 
 FACTS = (
     Fact(
@@ -92,16 +92,14 @@ def declare(
     """Regions of layer `layer` that keeps `blocks` blocks of `rows` entries."""
     assert SEGMENT_ROWS % rows == 0, f"blocks of {rows} entries do not fill segments of {SEGMENT_ROWS}"
     most = -(-most_entries // rows)
-    proposals = dsa_topk.candidate_rows(batch, blocks - 1, most - 1, cut)
+    proposals = candidate_rows(batch, blocks - 1, most - 1, cut)
 
     def region(name: str, count: int, row_bytes: int, dtype: str) -> RegionHandle:
         return recorder.region(f"layer{layer}.{name}", "activation", layer, count, row_bytes, dtype)
 
     return BlockRegions(
         best=region("block-scores", batch * max(1, most), 4, "fp32"),
-        candidates=region("block-candidates", proposals, dsa_topk.CANDIDATE_BYTES, "bytes")
-        if proposals
-        else None,
+        candidates=region("block-candidates", proposals, CANDIDATE_BYTES, "bytes") if proposals else None,
         numbers=region("blocks", batch * blocks, 4, "int32"),
         entries=region("block-entries", batch * blocks * rows, 4, "int32"),
         rows=rows,

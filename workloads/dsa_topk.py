@@ -10,7 +10,6 @@ Left out: the order of the real kernel's output, and how the number of passes de
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +20,12 @@ from workloads.arithmetic import arithmetic
 from workloads.facts import Fact
 from workloads.grid import Shape, one
 from workloads.record import Recorder, RegionHandle
+from workloads.splits import AS_PRODUCTION, Cut
 
 PASSES = 3
-SPLIT_FROM = 200_000
-SPLIT_BLOCKS = 10
 TILE_BYTES = 8192
 TILES_IN_FLIGHT = 2
 BLOCKS_PER_UNIT = 2
-CANDIDATE_BYTES = 8  # a score and its row
 
 Int64s = npt.NDArray[np.int64]
 
@@ -41,17 +38,6 @@ FACTS = (
     Fact("kernel.dsa-topk.tiles_in_flight", "2", "assumed", "a loop with a dependent histogram update"),
     Fact("kernel.dsa-topk.blocks_per_unit", "2", "assumed", "shared memory of a block"),
 )
-
-
-@dataclass(frozen=True)
-class Cut:
-    """When and into how many blocks the scores of a sequence are cut."""
-
-    split_from: int = SPLIT_FROM
-    blocks: int = SPLIT_BLOCKS
-
-
-AS_PRODUCTION = Cut()
 
 
 class Choice(NamedTuple):
@@ -120,11 +106,6 @@ def step(
             if selected is not None and not recorder.is_meta:
                 rows = torch.from_numpy(selected[sequence]).to(recorder.device)
             indices.store(sequence * k, padded_indices(rows, k), one(sequence), dependent=entries > picks)
-
-
-def candidate_rows(batch: int, picks: int, most_entries: int, cut: Cut = AS_PRODUCTION) -> int:
-    """Rows of the region of candidates, 0 where `most_entries` entries need none."""
-    return batch * cut.blocks * picks if most_entries >= cut.split_from and most_entries > picks else 0
 
 
 def _propose(

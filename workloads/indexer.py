@@ -12,9 +12,10 @@ import torch
 
 from workloads import dsa_index, dsa_topk
 from workloads.codes import quantise
-from workloads.dsa_topk import AS_PRODUCTION, Choice, Cut, Int64s
+from workloads.dsa_topk import Choice, Int64s
 from workloads.formats import Format
 from workloads.record import Recorder, RegionHandle
+from workloads.splits import AS_PRODUCTION, CANDIDATE_BYTES, Cut, candidate_rows
 from workloads.tensors import normal
 
 FACTS = dsa_index.FACTS + dsa_topk.FACTS
@@ -63,7 +64,7 @@ def declare(
 ) -> IndexerRegions:
     """Regions of layer `layer` for `batch` sequences; `keys` are another layer's."""
     name, entries = f"layer{layer}", batch * kept.keys.padded(kept.most)
-    candidates = dsa_topk.candidate_rows(batch, kept.picks, kept.most, cut)
+    candidates = candidate_rows(batch, kept.picks, kept.most, cut)
 
     def region(called: str, count: int, row_bytes: int, dtype: str) -> RegionHandle:
         return recorder.region(f"{name}.{called}", "activation", layer, count, row_bytes, dtype)
@@ -73,9 +74,7 @@ def declare(
         index_q=kept.queries.region(recorder, f"{name}.index-q", "activation", layer, batch * kept.heads),
         index_weights=region("index-weights", batch, kept.heads * 4, "fp32"),
         scores=region("scores", entries, 4, "fp32"),
-        candidates=region("candidates", candidates, dsa_topk.CANDIDATE_BYTES, "bytes")
-        if candidates
-        else None,
+        candidates=region("candidates", candidates, CANDIDATE_BYTES, "bytes") if candidates else None,
         indices=region("indices", batch * kept.k, 4, "int32"),
         kept=kept,
     )

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 
 from memsim.trace import Access, Kernel, Region
+from workloads import costs
 from workloads.grid import Blocks, Page, Shape
 
 Int64s = npt.NDArray[np.int64]
@@ -62,12 +63,16 @@ class ListSink:
 
 
 class Recorder:
-    """Declares regions and launches kernels; every kernel waits for the one before it, on stream 0."""
+    """Declares regions and launches kernels; every kernel waits for the one before it, on stream 0.
+
+    families  of the kernels so far
+    """
 
     def __init__(self, sink: Sink, device: str = "meta") -> None:
         self.sink = sink
         self.device = torch.device(device)
         self.step = 0
+        self.families: set[str] = set()
         self._regions: list[RegionHandle] = []
         self._kernels = 0
         self._inside = False
@@ -124,7 +129,10 @@ class Recorder:
         shape: Shape,
         partial: RegionHandle | None = None,
     ) -> Iterator[Kernel]:
-        """Launch a kernel of `blocks` thread blocks; what regions are asked for inside is its doing."""
+        """Launch a kernel of `blocks` thread blocks; what regions are asked for inside is its doing.
+
+        What it costs beside bytes and arithmetic is what `costs` says of its family.
+        """
         assert not self._inside, f"kernel {name!r} is launched inside another kernel"
         kernel = Kernel(
             id=self._kernels,
@@ -136,8 +144,10 @@ class Recorder:
             waits_for=(self._kernels - 1,) if self._kernels else (),
             blocks=blocks,
             partial_region=-1 if partial is None else partial.region.id,
+            **costs.of(family),
             **vars(shape),
         )
+        self.families.add(family)
         self._kernels += 1
         self._inside = True
         self.sink.kernel(kernel)

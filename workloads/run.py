@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workloads.dsa_topk import AS_PRODUCTION, Cut
+from workloads.splits import AS_PRODUCTION, Cut
 
 Int64s = npt.NDArray[np.int64]
 
