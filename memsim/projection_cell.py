@@ -1,7 +1,7 @@
 """Cells of a projection: a model on a machine at a context and a batch; which there are, and what one takes.
 
-Names and options enter, checked cells leave. A machine is loaded once a process, with its guessed numbers free
-to be others (`ranges`).
+Names and options enter, checked cells leave. A machine is loaded once a process, with its guessed numbers
+free to be others (`ranges`).
 """
 
 from __future__ import annotations
