@@ -19,6 +19,7 @@ from memsim.route import build_system
 from validation import (
     calibrate,
     calibrate_constants,
+    calibrate_direct,
     calibrate_fit,
     calibrate_values,
     calibrate_write,
@@ -131,6 +132,27 @@ def test_known_constants_are_found_again(folder: Path, tmp_path: Path) -> None:
     assert [each.provenance for each in found] == ["measured", "calibrated", "calibrated"]
     assert seen[-1][0] == seen[-1][1] == 2 * 2 * calibrate_fit.MOST_TRIES
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_a_rate_is_a_column_by_time(tmp_path: Path) -> None:
+    text = """
+[[constant]]
+path = "initiator.gpu.bf16"
+file = "h200"
+family = "matrix.rate"
+points = [{ dtype = "bf16", m = [512, 2048], n = 8192, k = 8192 }]
+method = "direct"
+formula = "rate"
+over = "flops"
+range = ["1 TFLOP/s", "1000 TFLOP/s"]
+order = 1
+"""
+    (rate,) = calibrate_constants.read(constants(tmp_path, text))
+    rows = [{"flops": 1e12, "median_ns": 2e6}, {"flops": 1e12, "median_ns": 4e6}]
+    found = calibrate_direct.readings(rate, rows, "h200", [])
+    assert found == [5e8, 2.5e8]
+    assert calibrate_direct.value(rate, found) == "375 TFLOP/s"
+    assert rate.how == "flops by time"
 
 
 def test_a_known_cost_of_a_kernel_is_found_again_and_written(
@@ -294,7 +316,7 @@ def test_every_shipped_constant_names_points_that_may_calibrate_and_no_family_gi
         (LATENCY.replace("1_073_741_824", "5"), "is no point of chase.latency; see its campaign file"),
         (LATENCY.replace("stride = 128", "strid = 128"), "has no axis 'strid'; did you mean 'stride'?"),
         (LATENCY.replace("chase.latency", "chase.latncy"), "did you mean 'chase.latency'?"),
-        (LATENCY.replace('"idle"', '"idel"'), "formula is 'idel'; choose one of: slope, rest, share, idle"),
+        (LATENCY.replace('"idle"', '"idel"'), "is 'idel'; choose one of: slope, rest, share, rate, idle"),
         (LATENCY.replace('"direct"', '"guess"'), "method is 'guess'; choose one of: direct, fit"),
         (LATENCY.replace('tier = "hbm"\n', ""), "formula 'idle' needs the key 'tier'; add it"),
         (LATENCY.replace("order = 1", ""), "order is missing; every constant needs path, file"),

@@ -31,6 +31,7 @@ FORMULAS = {  # of `direct`: the key that says on what, and words for a source
     "slope": ("over", "slope over {}"),
     "rest": ("less", "less {}"),
     "share": ("of", "as a share of {}"),
+    "rate": ("over", "{} by time"),
     "idle": ("tier", "a load of {}, the rest of its way taken off"),
 }
 NEEDED = ("path", "file", "family", "points", "method", "range", "order")
