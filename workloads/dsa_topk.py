@@ -76,7 +76,8 @@ def step(
     indices [batch x k] int32; `selected` puts given rows in the place of the computed ones, without changing
     what is read. `place` turns the rows of a sequence into those to write, inside the kernel.
     """
-    k, stride = indices.region.rows // len(choices), scores.region.rows // len(choices)
+    batch = len(choices)
+    k = indices.region.rows // batch
     family, name = name, f"layer{layer}.{name}"
     most = max(choice.entries for choice in choices)
     if most >= cut.split_from and most > picks:
@@ -84,7 +85,7 @@ def step(
         with recorder.kernel(name, family, layer, len(choices) * cut.blocks, _launch()):
             for sequence, choice in enumerate(choices):
                 if choice.entries > picks:
-                    at, block = sequence * stride + choice.first, sequence * cut.blocks
+                    at, block = scores.first(sequence, batch) + choice.first, sequence * cut.blocks
                     _propose(scores, candidates, at, block, choice.entries, picks, cut)
         name += "-merge"
     else:
@@ -98,7 +99,7 @@ def step(
                 first, count = sequence * cut.blocks * picks, cut.blocks * picks
                 chosen = merge(_passes(candidates, first, count, sequence), picks)
             else:
-                at = sequence * stride + choice.first
+                at = scores.first(sequence, batch) + choice.first
                 chosen = top_rows(_passes(scores, at, entries, sequence), picks)
             rows = rows_of(chosen, choice)
             if place is not None:
