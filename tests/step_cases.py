@@ -130,11 +130,11 @@ def step_of(
     units: int = 6,
     by_score: bool = False,
 ) -> Recorded:
-    """One whole step of a small model for sequences of `lengths` tokens; rows drawn, experts so or by score."""
+    """One whole step of a small model for sequences of `lengths` tokens, experts drawn or by score."""
     model = get_model(str(file_of(name, folder)))
     sink = ListSink()
     recorder = WatchingRecorder(sink, device)
-    run = Run(len(lengths), max(lengths), units)
+    run = Run(len(lengths), max(lengths), units, lengths=lengths)
     layers = model.layers
     regions: list[Any] = []
     runs: list[Run] = []

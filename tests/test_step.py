@@ -1,4 +1,4 @@
-"""Whole decode steps: weights close against the models' parameters, real and meta say the same bytes, they replay."""
+"""Whole decode steps: weights close against parameters, real and meta say the same, both engines replay."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from workloads.activations import Rows, dealt, kernel_name, row_launch
@@ -39,14 +40,14 @@ def latent_rows(
 ) -> None:
     """The latent row of each sequence's last token, from its `parts` side by side."""
     handle, kept = cache
-    batch, stride = len(lengths), cache[0].region.rows // len(lengths)
+    batch = len(lengths)
     name = kernel_name(layer, "kv-append")
     with recorder.kernel(name, "append", layer, batch, row_launch("append: a block per token")):
         rows = [part.load(batch, dealt(part, batch, batch)) for part in parts]
         packed = pack(kept, *rows)
         for sequence, tokens in enumerate(lengths):
             row = tuple(part[sequence : sequence + 1] for part in packed)
-            kept.store(handle, sequence * stride + tokens - 1, row, one(sequence))
+            kept.store(handle, handle.first(sequence, batch) + tokens - 1, row, one(sequence))
 
 
 def keys_values(
@@ -63,15 +64,15 @@ def keys_values(
     with recorder.kernel(name, "append", layer, batch, row_launch("append: a block per token")):
         for new, cache in zip(rows, caches, strict=True):
             values = new.load(batch, dealt(new, batch, batch)).reshape(1, batch * kv_heads, -1)
-            stride = cache.region.rows // (batch * kv_heads)
-            if len(set(places)) == 1:
-                blocks = even(0, batch - 1, kv_heads)
-                cache.store_each(places[0], values, blocks, 0, stride=stride)
+            firsts = [cache.first(head, batch * kv_heads) for head in range(batch * kv_heads)]
+            apart = sorted(set(np.diff(firsts).tolist())) or [1]
+            if len(set(places)) == 1 and len(apart) == 1:
+                cache.store_each(places[0], values, even(0, batch - 1, kv_heads), 0, stride=apart[0])
                 continue
             for sequence, place in enumerate(places):
-                mine = values[:, sequence * kv_heads : (sequence + 1) * kv_heads]
-                first = sequence * kv_heads * stride + place
-                cache.store_each(first, mine, one(sequence), 0, stride=stride)
+                heads = slice(sequence * kv_heads, (sequence + 1) * kv_heads)
+                stride = 1 if kv_heads == 1 else firsts[heads][1] - firsts[heads][0]
+                cache.store_each(firsts[heads][0] + place, values[:, heads], one(sequence), 0, stride=stride)
 
 
 def index_keys(
@@ -85,7 +86,7 @@ def index_keys(
 ) -> None:
     """The normed and turned index key of each sequence's last token, where it completes a pool."""
     handle, kept = cache
-    batch, stride = len(lengths), handle.region.rows // len(lengths)
+    batch = len(lengths)
     name = kernel_name(layer, "index-append")
     with recorder.kernel(name, "append", layer, batch, row_launch("append: a block per token")):
         for sequence, tokens in enumerate(lengths):
@@ -94,7 +95,9 @@ def index_keys(
                 key = new.handle.load(sequence * new.pieces, new.pieces, mine)
                 key = key.reshape(1, new.width)
                 normed = turn(norm(key, weight.load(0, 1, mine)), (tokens - 1,), new.width)
-                kept.store(handle, sequence * stride + tokens // pool - 1, pack(kept, normed), mine)
+                kept.store(
+                    handle, handle.first(sequence, batch) + tokens // pool - 1, pack(kept, normed), mine
+                )
 
 
 @arithmetic
