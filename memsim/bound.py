@@ -39,7 +39,7 @@ class Again:
 
     places  kernels asked for, by their family: where each stands among them
     case    the machine and the program as they are
-    every   the machine's resources;  unused  names of those that no request comes to
+    every   the machine's resources;  unused  names of those that no kernel has a use for
     """
 
     kernels: tuple[Kernel, ...]
@@ -113,7 +113,7 @@ def _again(
         memory=local,
         options=options,
         every=every,
-        unused=frozenset(each.name for each in every if each.place in nobody),
+        unused=frozenset(each.name for each in every if {each.place, each.name} & nobody),
     )
 
 

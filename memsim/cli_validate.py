@@ -205,11 +205,11 @@ def calibrate(
         typer.Option(metavar="PATH", help="Only this constant, such as tier.hbm.latency. Repeatable."),
     ] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Put what was found into the machine files, line by line.")
+        bool, typer.Option("--write", help="Put what was found into its files, line by line.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute the constants of machine files from the measured points that may calibrate."""
+    """Recompute the constants of machines and kernels from the measured points that may calibrate."""
     from memsim import progress, report_json
     from validation import calibrate as calibrating
     from validation import calibrate_show, calibrate_write

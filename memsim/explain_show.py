@@ -38,6 +38,7 @@ WORDS = {  # what is waited for, by the resource or its last word
     "latency": "round trips that nothing hides",
     SERIAL: "loads that wait for the one before",
     "arithmetic": "arithmetic that no transfer hides",
+    "overhead": "what blocks take for a tile beside its arithmetic",
     "operations": "as many as there are, one after another on each channel",
     "bandwidth": "the bytes, one after another",
 }

@@ -10,6 +10,7 @@ import numpy as np
 
 from memsim.fast_state import (  # fmt: skip
     BUFFER_BYTES,
+    FIXED_PS,
     FLOPS,
     IN_CACHE,
     IN_ORDER,
@@ -93,5 +94,5 @@ def _never_lacks_bytes(hardware: Hardware, work: Work, memory: Memory, most: int
 
 def _ends_in_known_order(work: Work) -> bool:
     """Whether tiles are worked in order, or not at all: the unit serves them as they arrive."""
-    worked = work.kernels[0, FLOPS] > 0 and work.ops.table[:, IS_WORKED].any()
+    worked = work.kernels[0, [FLOPS, FIXED_PS]].any() and work.ops.table[:, IS_WORKED].any()
     return bool(work.kernels[0, IN_ORDER] or not worked)

@@ -19,6 +19,7 @@ from memsim.fast_state import (  # fmt: skip
     DIGEST,
     DRAIN_PS,
     END_PS,
+    FIXED_PS,
     FLOPS,
     IDLE_PS,
     IN_CACHE,
@@ -307,6 +308,7 @@ def serve(hw, prog, ring, out, count):
     """Issue a lot of requests, each as soon as its tile has a place, and book their pieces."""
     at, ends, tier, in_order = ring.at, ring.ends, ring.at[AT_TIER], prog.kernels[0, IN_ORDER]
     write = prog.ops.table[at[AT_OP], IS_WRITE]
+    fixed_ps = prog.ops.table[at[AT_OP], IS_WORKED] * prog.kernels[0, FIXED_PS]
     bank = bank_of(hw, tier, write)
     now_ps, tile_ps, booked_ps, last_ps = at[AT_NOW_PS], at[AT_TILE_PS], at[AT_BOOKED_PS], at[AT_LAST_PS]
     place, waiting_ps = at[AT_PLACE], out.waiting_ps[tier]
@@ -328,7 +330,7 @@ def serve(hw, prog, ring, out, count):
         tile_ps = max(tile_ps, end_ps + bank.latency_ps)
         if ring.closes[i] and in_order:
             booked_ps = max(booked_ps, tile_ps)
-            last_ps = max(last_ps, work_tile(prog, ring, booked_ps))
+            last_ps = max(last_ps, work_tile(prog, ring, booked_ps)) + fixed_ps
             ends[place] = last_ps
             place = place + 1 if place + 1 < len(ends) else 0
         elif ring.closes[i]:

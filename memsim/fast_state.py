@@ -39,12 +39,12 @@ HOP_SERVER, HOP_MBPS = range(9, 13, 2)
 HOP_COLUMNS = 13
 # Work.kernels. Units FIRST_UNIT..LAST_UNIT are those of its initiator, ROUTES the initiator's first route in
 # Hardware.routes; DRAWN is the number that tails are drawn by; WORKING_PS what a worked tile takes after its
-# arithmetic; PORT_MBPS a pair, as above, of 0 where a unit
-# has no port
+# arithmetic, FIXED_PS what it takes then, one of a block after another; PORT_MBPS a pair, as above, of 0
+# where a unit has no port
 (
-    LAUNCH_PS, WAIT_AT, BLOCK_AT, SHARES, IN_FLIGHT, IN_ORDER, FLOPS, MFLOPS, WORKING_PS, STARTUP_PS,
-    DRAIN_PS, IDLE_PS, DRAWN, FIRST_UNIT, LAST_UNIT, ROUTES, PORT_MBPS,
-) = range(17)  # fmt: skip
+    LAUNCH_PS, WAIT_AT, BLOCK_AT, SHARES, IN_FLIGHT, IN_ORDER, FLOPS, MFLOPS, WORKING_PS, FIXED_PS,
+    STARTUP_PS, DRAIN_PS, IDLE_PS, DRAWN, FIRST_UNIT, LAST_UNIT, ROUTES, PORT_MBPS,
+) = range(18)  # fmt: skip
 # Counts.kernels
 READY_PS, START_PS, END_PS, REQUESTS, DIGEST = range(5)
 # Counts.ledger: + 0 for reads, + 1 for writes
@@ -61,7 +61,7 @@ LEFT, NEXT_BLOCK = range(2)
 # State.slots. BLOCK is numbered through the segment; OP_ROW begins the op's next tile; ROW, ROW_END and
 # SECOND are the cursor in the open tile (TILE, NONE between tiles), SPAN_LEFT what is left of its span,
 # TRANSFER the whole span in transactions, LARGEST the largest request of its route; REQUEST numbers the
-# next request; TO_WORK is the next tile to be booked in order, WORKED_PS the end of the last one booked;
+# next request; TO_WORK is the next tile to be booked in order, WORKED_PS when the next one may end;
 # PAID says (0 / 1) whether its unit has lent the bytes of the next request, NEED those it waits for; WAITS
 # whether it waits for a tile to end; NEXT continues a queue; FREE_SLOT is the stack of unused slots,
 # FREE_TILES the height of the slot's stack of places for tiles that were used before. OF_OP numbers the next
@@ -73,8 +73,9 @@ LEFT, NEXT_BLOCK = range(2)
     FREE_TILES, OF_OP, CACHED, WALKS, FREE_SLOT,
 ) = range(29)  # fmt: skip
 SLOT_COLUMNS = 29
-# State.tiles: requests still out (one more while the tile is open), number, arithmetic, stack of unused
-TILE_LEFT, TILE_NUMBER, TILE_FLOPS, TILE_FREE = range(4)
+# State.tiles: requests still out (one more while the tile is open), number, whether it is worked (0 / 1),
+# stack of unused
+TILE_LEFT, TILE_NUMBER, TILE_WORKED, TILE_FREE = range(4)
 # State.requests. R_BLOCK is its slot's BLOCK; R_STEP counts the hops behind it, with the tier as one: out,
 # tier, back; it is SETTLED when its completion is known. R_PARTS are its packets at this hop, or its pieces
 # at the tier; R_PAID says whether it has taken their credits and not gone on yet, R_POOL is the pool that
@@ -132,7 +133,7 @@ class Hardware(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A program (see program.py): kernels int64[K + 1, 17] (the last row ends the lists), wait_for int64[m],
+    """A program (see program.py): kernels int64[K + 1, 18] (the last row ends the lists), wait_for int64[m],
     op_at int64[blocks + 1], ops."""
 
     kernels: np.ndarray

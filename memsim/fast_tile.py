@@ -6,14 +6,14 @@ from memsim.fast_pool import borrow, give_back_bytes, give_back_credits
 from memsim.fast_queue import post, schedule
 from memsim.fast_route import book, free_ps
 from memsim.fast_state import (  # fmt: skip
-    BLOCK, BLOCK_AT, BLOCK_END, CACHED, DRAIN_PS, FLOPS, FREE_REQUEST, FREE_TILES, IN_CACHE, IN_FLIGHT,
-    IN_ORDER, ISSUE, ISSUED, KERNEL, LARGEST, LARGEST_BYTES, LATENCY_PS, LATER, LEVELS, LINK, MFLOPS,
-    MOST_TILES, MOVED, NONE, OF_OP, ON_UNIT, OP, OP_ROW, OUTSTANDING, OUTWARD, PAID, PORT_MBPS, REQUEST,
-    REQUESTS, ROUTES, ROW, ROW_END, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PAID,
-    R_PASSED_PS, R_POOL, R_PUSHES, R_ROUTE, R_SLOT, R_STEP, R_TIER, R_TILE, R_TRANSFER, R_WRITE, SECOND,
-    SETTLED, SPAN_LEFT, SPAN_OFFSET, SPAN_TIER, TIERS, TILE, TILES, TILE_FLOPS, TILE_FREE, TILE_LEFT,
-    TILE_NUMBER, TO_WORK, TRANSFER, UNIT, UNITS, WAITS, WALKER_AT, WALKER_PS, WALKS, WALK_PS, WORKED,
-    WORKED_PS, WORKING_PS,
+    BLOCK, BLOCK_AT, BLOCK_END, CACHED, DRAIN_PS, FIXED_PS, FLOPS, FREE_REQUEST, FREE_TILES, IN_CACHE,
+    IN_FLIGHT, IN_ORDER, ISSUE, ISSUED, KERNEL, LARGEST, LARGEST_BYTES, LATENCY_PS, LATER, LEVELS, LINK,
+    MFLOPS, MOST_TILES, MOVED, NONE, OF_OP, ON_UNIT, OP, OP_ROW, OUTSTANDING, OUTWARD, PAID, PORT_MBPS,
+    REQUEST, REQUESTS, ROUTES, ROW, ROW_END, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET,
+    R_PAID, R_PASSED_PS, R_POOL, R_PUSHES, R_ROUTE, R_SLOT, R_STEP, R_TIER, R_TILE, R_TRANSFER, R_WRITE,
+    SECOND, SETTLED, SPAN_LEFT, SPAN_OFFSET, SPAN_TIER, TIERS, TILE, TILES, TILE_FREE, TILE_LEFT,
+    TILE_WORKED, TILE_NUMBER, TO_WORK, TRANSFER, UNIT, UNITS, WAITS, WALKER_AT, WALKER_PS, WALKS, WALK_PS,
+    WORKED, WORKED_PS, WORKING_PS,
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
@@ -51,7 +51,7 @@ def open_tile(prog, st, slot):
         tile = slot * most + sl[slot, OUTSTANDING]
     st.tiles[tile, TILE_LEFT] = 1
     st.tiles[tile, TILE_NUMBER] = number
-    st.tiles[tile, TILE_FLOPS] = prog.kernels[kernel, FLOPS] if prog.ops.table[op, IS_WORKED] else 0
+    st.tiles[tile, TILE_WORKED] = prog.ops.table[op, IS_WORKED]
     if sl[slot, OP_ROW] == 0:
         sl[slot, OF_OP] = 0
     sl[slot, TILE] = tile
@@ -263,17 +263,18 @@ def arrive(hw, prog, st, slot, tile, now_ps):
 
 @inner
 def work(hw, prog, st, slot, tile, now_ps):
-    """Book a tile's arithmetic; it ends now if it has none and need not wait for the one before."""
+    """Book a tile's arithmetic; it ends now if it takes no time and need not wait for the one before."""
     sl = st.slots
-    kernel = sl[slot, KERNEL]
+    kernel, worked = sl[slot, KERNEL], st.tiles[tile, TILE_WORKED]
+    flops, fixed_ps = worked * prog.kernels[kernel, FLOPS], worked * prog.kernels[kernel, FIXED_PS]
     end_ps = now_ps
-    if st.tiles[tile, TILE_FLOPS] > 0:
+    if flops > 0:
         server = len(st.servers) - hw.sizes[UNITS] + sl[slot, ON_UNIT]
         mflops = prog.kernels[kernel, MFLOPS]
-        end_ps = book(st.servers, server, now_ps, service_ps(st.tiles[tile, TILE_FLOPS], mflops), mflops)
+        end_ps = book(st.servers, server, now_ps, service_ps(flops, mflops), mflops)
         end_ps += prog.kernels[kernel, WORKING_PS]
-    if prog.kernels[kernel, IN_ORDER]:
-        end_ps = max(end_ps, sl[slot, WORKED_PS])
+    if prog.kernels[kernel, IN_ORDER] or fixed_ps > 0:
+        end_ps = max(end_ps, sl[slot, WORKED_PS]) + fixed_ps
         sl[slot, WORKED_PS] = end_ps
     if end_ps == now_ps:
         end_tile(prog, st, slot, tile, now_ps)

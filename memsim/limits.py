@@ -173,9 +173,9 @@ def _least_share(link: Link, span_bytes: np.ndarray) -> Floats:
 
 
 def _worked_ps(program: Program) -> float:
-    """Launches, start-up and drain of all blocks, and arithmetic of all tiles, one after another."""
+    """Launches, start-up and drain of all blocks, and work of all tiles, one after another."""
     tiles = -(-program.ops.table[:, rules.ROWS] // program.ops.table[:, rules.TILE_ROWS])
-    slowest_ps = (program.flops * 1e6 / program.mflops + program.work_ps + 1).max(initial=0)
+    slowest_ps = (program.flops * 1e6 / program.mflops + program.work_ps + program.tile_ps + 1).max(initial=0)
     blocks = np.diff(program.block_at)
     around = blocks * (np.maximum(program.startup_ps + program.drain_ps, program.idle_ps) + 1.0)
     launched_ps = program.launch_ps.sum(dtype=np.float64)

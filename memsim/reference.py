@@ -231,12 +231,13 @@ class Replay:
     def work(self, block: Block, tile: Tile) -> None:
         """Book a tile's arithmetic at its unit."""
         program, kernel, end_ps = self.program, block.kernel, self.now_ps
-        flops = int(program.flops[kernel]) if program.ops.table[tile.op, rules.IS_WORKED] else 0
+        worked = int(program.ops.table[tile.op, rules.IS_WORKED])
+        flops, fixed_ps = worked * int(program.flops[kernel]), worked * int(program.tile_ps[kernel])
         if flops:
             unit = self.machine.arithmetic[block.initiator][block.unit]
             end_ps = unit.book(self.now_ps, flops, int(program.mflops[kernel])) + int(program.work_ps[kernel])
-        if program.in_order[kernel]:
-            end_ps = block.worked_ps = max(end_ps, block.worked_ps)
+        if program.in_order[kernel] or fixed_ps:
+            end_ps = block.worked_ps = max(end_ps, block.worked_ps) + fixed_ps
         if end_ps == self.now_ps:
             self.end_tile(block)
         else:

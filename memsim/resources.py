@@ -20,6 +20,7 @@ from memsim.system import Hop, System, Walk
 # The order in which `explain` takes resources out of the way; RATE: those of a kind by what each takes alone.
 LAUNCH, START, FLIGHT, PLACES, QUEUES, LATENCY, RATE = range(7)
 
+TILES = "tile overhead"  # fixed times of tiles
 SERIAL = "serial chain"  # what the latency of a kernel is called that walks partial results one by one
 
 
@@ -119,6 +120,7 @@ def resources(system: System) -> Iterator[Resource]:
     if any(rate for initiator in system.initiators for rate in initiator.port_mbps):
         yield Resource("unit ports", RATE, _wider_ports)
     yield _of_program("arithmetic", RATE, mflops=Scale.more)
+    yield _of_program(TILES, RATE, tile_ps=Scale.less)
     yield Resource("latency", LATENCY, _quicker)
     yield Resource("bytes in flight", FLIGHT, _more_in_flight, _enough_in_flight)
     yield Resource("units", PLACES, _more_units, _all_blocks_placed)
@@ -127,13 +129,15 @@ def resources(system: System) -> Iterator[Resource]:
 
 
 def idle(case: Case, memory: Memory) -> set[str]:
-    """Names of tiers and links that no request of a program can come to: more of them saves nothing."""
+    """Names of what more of saves a program nothing: tiers and links that none of its requests can come to,
+    fixed times of tiles that have none."""
     system = case.system
     tiers = set(memory.shares[:, TIER].tolist())
     runners = set(case.program.initiator.tolist())
     links = {hop.link for runner in runners for tier in tiers for hop in system.routes[runner][tier]}
     names = [tier.name for number, tier in enumerate(system.tiers) if number not in tiers]
-    return {*names, *(link.name for number, link in enumerate(system.links) if number not in links)}
+    names += [link.name for number, link in enumerate(system.links) if number not in links]
+    return {*names, *(() if case.program.tile_ps.any() else (TILES,))}
 
 
 def _changed(part: Any, scale: Scale, changes: dict[str, Callable[[Scale, Any], Any]]) -> Any:

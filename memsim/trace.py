@@ -71,6 +71,7 @@ class Kernel:
     retire          `in_order`: a software pipeline; `any`: tiles retire as they arrive
     flops_per_tile  arithmetic of one tile after padding [FLOP]; flops_unit says on which unit
     startup_ps      from a block's start to its first request [ps]; drain_ps from its last tile to its end
+    tile_ps         fixed time of a worked tile beside its arithmetic [ps], one tile of a block after another
     blocks_sharing  consecutive blocks that read the same rows (1: none)
     partial_region  region of partial results, -1 for none; partial_bytes of one split [bytes]
     partial_serial  the reduction walks the splits one after another
@@ -94,6 +95,7 @@ class Kernel:
     flops_unit: str = "none"
     startup_ps: int = 0
     drain_ps: int = 0
+    tile_ps: int = 0
     blocks_sharing: int = 1
     partial_region: int = -1
     partial_bytes: int = 0

@@ -22,7 +22,7 @@ from memsim.trace_schema import short
 MAX_REGION_BYTES = 10**16
 MAX_TOTAL_BYTES = 10**18  # all regions together: sums of offsets stay inside int64
 MAX_BLOCKS = 2**24  # an engine holds all blocks of a kernel in memory
-MAX_TIME_PS = 10**15  # 1,000 s: longer than any block waits to start
+MAX_TIME_PS = 10**15  # 1,000 s: longer than any block waits
 MAX_TILES_IN_FLIGHT = 65_536
 MAX_BLOCKS_PER_UNIT = 720_720  # a unit is dealt out in as many shares
 MAX_FLOPS = 9 * 10**12  # of a tile: 10^6 times as much still fits 64 bits
@@ -39,6 +39,7 @@ KERNEL_LEAST = {
     "flops_per_tile": 0,
     "startup_ps": 0,
     "drain_ps": 0,
+    "tile_ps": 0,
     "blocks_sharing": 1,
     "partial_region": -1,
     "partial_bytes": 0,
@@ -53,6 +54,7 @@ KERNEL_MOST = {
     "partial_bytes": MAX_REGION_BYTES,
     "startup_ps": MAX_TIME_PS,
     "drain_ps": MAX_TIME_PS,
+    "tile_ps": MAX_TIME_PS,
 }
 
 

@@ -61,6 +61,7 @@ def chase(**changes: object) -> MemoryTrace:
         (scan(4_000), 1, "pcie bandwidth"),
         (scan(64), 0, "launch"),
         (scan(4_000, flops_per_tile=10**9, flops_unit="bf16", retire="in_order"), 0, "arithmetic"),
+        (scan(4_000, tile_ps=10**7), 0, "tile overhead"),
         (scan(64, startup_ps=10**9), 0, "block start-up"),
         (scan(64, blocks=4, startup_ps=10, drain_ps=10**9), 0, "block start-up"),
         (chase(tiles_in_flight=1, partial_serial=True, partial_region=0), 0, "serial chain"),
@@ -138,7 +139,7 @@ def test_places_that_no_request_comes_to_save_nothing_and_are_not_replayed(
     shares = bound_of(scan(64)).shares
     assert [shares[f"{name}"] for name in ("host bandwidth", "pcie bandwidth", "pcie tags")] == [0, 0, 0]
     assert all(system.links == ROOMY.links and system.tiers[1] == ROOMY.tiers[1] for system in replayed[:-6])
-    assert len(replayed) == 1 + len(shares) - 3
+    assert len(replayed) == 1 + len(shares) - 4  # nor fixed times of tiles, which it has none of
 
 
 def test_what_a_slow_request_takes_more_is_latency() -> None:

@@ -50,6 +50,7 @@ def test_a_long_segment_pauses_so_that_an_interrupt_is_heard(
     [
         {"flops_per_tile": 9 * 10**12, "flops_unit": "fp32"},
         {"startup_ps": 10**15, "blocks": 5000},
+        {"tile_ps": 10**15},
     ],
 )
 def test_a_replay_that_might_leave_int64_is_refused(engine: object, changes: dict[str, object]) -> None:

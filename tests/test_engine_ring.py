@@ -53,6 +53,7 @@ def drawn_lone_kernel(random: Random, number: int) -> Kernel:
         tile_bytes=random.choice((64, 5000)), tiles_in_flight=random.choice((1, 2, 3, 7, 100)),
         flops_per_tile=flops, flops_unit="bf16" if flops else "none",
         startup_ps=random.choice((0, 5_000)), drain_ps=random.choice((0, 700)),
+        tile_ps=random.choice((0, 300)) if retire == "in_order" else 0,
     )  # fmt: skip
 
 

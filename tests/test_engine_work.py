@@ -1,4 +1,4 @@
-"""The arithmetic of tiles, and how long after it a tile ends, against closed forms in both engines."""
+"""The arithmetic of tiles, how long after it a tile ends, and its fixed time: closed forms, both engines."""
 
 from __future__ import annotations
 
@@ -35,10 +35,13 @@ def took_ps(
     worked: bool = True,
     write: bool = False,
     retire: str = "any",
+    tile_ps: int = 0,
 ) -> int:
     """Time of a block of some tiles, all of one lane each."""
     unit = "bf16" if flops else "none"
-    launch = kernel(tiles_in_flight=at_once, flops_per_tile=flops, flops_unit=unit, retire=retire)
+    launch = kernel(
+        tiles_in_flight=at_once, flops_per_tile=flops, flops_unit=unit, retire=retire, tile_ps=tile_ps
+    )
     access = Access(0, 0, 0, 0, write, 0, tiles, worked=worked)
     system = uncached(with_gpu(ONE_TIER, work_latency_ps=after_ps))
     trace = one_kernel(launch, flat_region(0, tiles, LINE), access)
@@ -75,3 +78,34 @@ def test_a_tile_that_has_not_ended_keeps_its_place() -> None:
     found = took_ps(8, long_ps, at_once=2)
     least_ps = 4 * (LOAD_PS + WORK_PS + long_ps)
     assert least_ps <= found <= least_ps + 4 * (WORK_PS + LOAD_PS - HBM_PS)
+
+
+@pytest.mark.parametrize("retire", ["in_order", "any"])
+@pytest.mark.parametrize("flops", [0, FLOPS])
+def test_a_worked_tile_takes_its_fixed_time_after_its_arithmetic(flops: int, retire: str) -> None:
+    """One after another; a tile that is not worked takes none."""
+    arithmetic_ps = WORK_PS + AFTER_PS if flops else 0
+    options = {"flops": flops, "retire": retire, "tile_ps": 5_000}
+    assert took_ps(5, AFTER_PS, **options) == 5 * (LOAD_PS + arithmetic_ps + 5_000)
+    assert took_ps(1, AFTER_PS, worked=False, **options) == LOAD_PS
+
+
+@pytest.mark.parametrize("retire", ["in_order", "any"])
+def test_tiles_of_a_block_take_their_fixed_times_one_after_another(retire: str) -> None:
+    """Eight arrive together: the arithmetic of the others overlaps with the first one's fixed time, or the
+    other way round."""
+    long_ps = 100 * WORK_PS
+    found = took_ps(8, AFTER_PS, at_once=8, retire=retire, tile_ps=long_ps)
+    assert found == LOAD_PS + WORK_PS + AFTER_PS + 8 * long_ps
+    slow = 100 * FLOPS
+    found = took_ps(8, AFTER_PS, at_once=8, flops=slow, retire=retire, tile_ps=WORK_PS)
+    assert found == LOAD_PS + transfer_ps(8 * slow, GPU.bf16_mflops) + AFTER_PS + WORK_PS
+
+
+def test_blocks_of_a_unit_take_the_fixed_times_of_their_tiles_side_by_side() -> None:
+    """Four blocks on one unit, a tile each: they share its arithmetic, and nothing else."""
+    launch = kernel(blocks=4, blocks_per_unit=4, tile_ps=10**9)
+    access = Access(0, 0, 3, 0, False, 0, 4, spread="even", worked=True)
+    system = uncached(with_gpu(ONE_TIER, units=1))
+    took = elapsed_ps(replayed(one_kernel(launch, flat_region(0, 4, LINE), access), system, run_on=NO_CACHE))
+    assert 10**9 + LOAD_PS <= took < 1.01 * 10**9

@@ -79,6 +79,7 @@ def share_of(explained, resource):
         (scan(4_000), with_tier(ROOMY, 1, channel_mbps=(1_000, 1_000)), 1, "host bandwidth"),
         (scan(400), with_link(ROOMY, tags=64), 1, "pcie tags"),
         (scan(64), with_gpu(ROOMY, launch_gap_ps=10**8), 0, "launch"),
+        (scan(4_000, tile_ps=10**7), ROOMY, 0, "tile overhead"),
         (scan(64, startup_ps=10**9), ROOMY, 0, "block start-up"),
         (scan(64, drain_ps=10**9), ROOMY, 0, "block start-up"),
         (scan(4_000, flops_per_tile=10**9, flops_unit="bf16", retire="in_order"), ROOMY, 0, "arithmetic"),

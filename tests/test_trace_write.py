@@ -24,8 +24,8 @@ from memsim.trace_write import TraceWriter
 INTEGERS = [
     *("id", "layer", "bytes", "row_bytes", "page_rows", "page_head_bytes", "page_bytes"),
     *("step", "stream", "blocks", "blocks_per_unit", "tile_rows", "tile_bytes", "tiles_in_flight"),
-    *("flops_per_tile", "startup_ps", "drain_ps", "blocks_sharing", "partial_region", "partial_bytes"),
-    *("kernel", "block", "block_last", "region", "first_row", "rows", "stride", "grain"),
+    *("flops_per_tile", "startup_ps", "drain_ps", "tile_ps", "blocks_sharing", "partial_region"),
+    *("partial_bytes", "kernel", "block", "block_last", "region", "first_row", "rows", "stride", "grain"),
 ]
 STRINGS = ["record", "name", "kind", "dtype", "family", "retire", "flops_unit", "tile_rule", "spread"]
 BOOLEANS = ["partial_serial", "write", "dependent", "worked"]

@@ -19,6 +19,7 @@ from memsim.route import build_system
 from validation import (
     calibrate,
     calibrate_constants,
+    calibrate_direct,
     calibrate_fit,
     calibrate_values,
     calibrate_write,
@@ -28,6 +29,7 @@ from validation.calibrate import Found, calibrated
 from validation.calibrate_constants import Constant
 from validation.figures import MEASURED
 from validation.measure import points
+from workloads import costs
 
 SHIPPED = MEASURED / "nvidia-h200"
 
@@ -62,6 +64,16 @@ points = [{ bytes = 25_165_824, cache = "warm" }]
 method = "fit"
 range = [1, 4]
 order = 3
+"""
+START = """
+[[constant]]
+path = "kernel.gdn.startup"
+file = "costs"
+family = "gdn"
+points = [{ state = "cold", batch = 1, heads = 32 }]
+method = "fit"
+range = ["100 ns", "5 us"]
+order = 4
 """
 KNOWN = {"tier.hbm.latency": "412 ns", "cache.l2.bandwidth": "4.1 TB/s", "cache.l2.copies": 1}
 
@@ -122,6 +134,57 @@ def test_known_constants_are_found_again(folder: Path, tmp_path: Path) -> None:
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
+def test_a_rate_is_a_column_by_time(tmp_path: Path) -> None:
+    text = """
+[[constant]]
+path = "initiator.gpu.bf16"
+file = "h200"
+family = "matrix.rate"
+points = [{ dtype = "bf16", m = [512, 2048], n = 8192, k = 8192 }]
+method = "direct"
+formula = "rate"
+over = "flops"
+range = ["1 TFLOP/s", "1000 TFLOP/s"]
+order = 1
+"""
+    (rate,) = calibrate_constants.read(constants(tmp_path, text))
+    rows = [{"flops": 1e12, "median_ns": 2e6}, {"flops": 1e12, "median_ns": 4e6}]
+    found = calibrate_direct.readings(rate, rows, "h200", [])
+    assert found == [5e8, 2.5e8]
+    assert calibrate_direct.value(rate, found) == "375 TFLOP/s"
+    assert rate.how == "flops by time"
+
+
+def test_a_known_cost_of_a_kernel_is_found_again_and_written(
+    folder: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """Traces carry costs, so each try records anew; a family's first cost gets a table."""
+    shutil.copy(SHIPPED / "gdn.csv", folder)
+    mine = tmp_path / "costs.toml"
+    mine.write_text("# none yet\n", encoding="utf-8")
+    monkeypatch.setattr(costs, "FILE", mine)
+    monkeypatch.setattr(costs, "known", lambda: costs.read(mine))
+    path = constants(tmp_path, START)
+    (constant,) = calibrate_constants.read(path)
+    (row,) = calibrate.calibrate_rows(folder, constant)
+    with costs.tried({"kernel.gdn.startup": "1.3 us"}):
+        (ns,) = predict.predicted("gdn", [row], build_system(load_machine("h200")))
+
+    def as_known(each):
+        its = (each["state"], each["batch"], each["heads"]) == ("cold", "1", "32")
+        return [each | {"median_ns": f"{ns:.3f}"} if its else each]
+
+    changed(folder, "gdn", as_known)
+    (told,) = calibrated(str(folder), (), None, path)
+    assert (told.now, told.note) == (None, "")
+    assert Time.parse(told.value) == pytest.approx(1_300_000, rel=0.02)
+    assert told.before > 0.2 > 0.01 > told.after
+    assert calibrate_write.write([told]) == [mine]
+    assert mine.read_text(encoding="utf-8").startswith("# none yet\n\n[kernel.gdn]\nstartup = { value = ")
+    fact = costs.known()["kernel.gdn.startup"]
+    assert (fact.value, fact.provenance) == (told.value, "calibrated")
+
+
 def test_held_out_rows_are_never_looked_at(folder: Path, tmp_path: Path) -> None:
     path = constants(tmp_path, LATENCY + BANDWIDTH)
     clean = calibrated(str(folder), (), None, path)
@@ -156,7 +219,7 @@ def test_what_was_not_measured_or_has_no_key_yet_is_skipped_with_a_note(folder: 
     later = LATENCY.replace("hbm.latency", "hbm.no_such_key").replace("order = 1", "order = 4")
     (first, last) = calibrated(str(folder), (), None, constants(tmp_path, LATENCY + later))
     assert (first.note, first.value) == ("not measured here", None)
-    assert last.note == "machine files have no such key yet"
+    assert last.note == "no file has such a key yet"
     hosts = BANDWIDTH.replace("stream.read", "host.copy").split("points")[0] + (
         'points = [{ direction = "in", bytes = 16_384 }]\nmethod = "fit"\n'
         'range = ["2 TB/s", "12 TB/s"]\norder = 1\n'
@@ -253,13 +316,15 @@ def test_every_shipped_constant_names_points_that_may_calibrate_and_no_family_gi
         (LATENCY.replace("1_073_741_824", "5"), "is no point of chase.latency; see its campaign file"),
         (LATENCY.replace("stride = 128", "strid = 128"), "has no axis 'strid'; did you mean 'stride'?"),
         (LATENCY.replace("chase.latency", "chase.latncy"), "did you mean 'chase.latency'?"),
-        (LATENCY.replace('"idle"', '"idel"'), "formula is 'idel'; choose one of: slope, rest, share, idle"),
+        (LATENCY.replace('"idle"', '"idel"'), "is 'idel'; choose one of: slope, rest, share, rate, idle"),
         (LATENCY.replace('"direct"', '"guess"'), "method is 'guess'; choose one of: direct, fit"),
         (LATENCY.replace('tier = "hbm"\n', ""), "formula 'idle' needs the key 'tier'; add it"),
         (LATENCY.replace("order = 1", ""), "order is missing; every constant needs path, file"),
         (LATENCY.replace('"150 ns"', '"150"'), "range: '150' is not a time: it has no unit"),
         (LATENCY.replace('"150 ns"', '"900 ns"'), "range is 900 ns to 800 ns; expected two rising values"),
         (LATENCY + LATENCY, "tier.hbm.latency stands there 2 times; expected once"),
+        (START.replace('"costs"', '"h200"'), "file is 'h200'; expected 'costs', which holds it; name it"),
+        (LATENCY.replace('"h200"', '"costs"'), "file is 'costs'; expected a machine file, which holds it"),
         ("[[constant", "not valid TOML"),
         ("constant = 3", "found a table 'constant'; expected one or more [[constant]]"),
         (

@@ -9,7 +9,6 @@ from workload_cases import Spec, dsa_shape, layer_of, row_bytes, stack_of, v41_s
 
 from workloads import compressor, latent_compressor
 from workloads.compressor import Plan
-from workloads.dsa_topk import Cut
 from workloads.formats import Format, compressed, compressed_index, unpack_kv
 from workloads.record import ListSink, Recorder
 from workloads.shapes import (
@@ -22,6 +21,7 @@ from workloads.shapes import (
     SwaShape,
     WindowShape,
 )
+from workloads.splits import Cut
 from workloads.tensors import generator_for
 
 DEVICES = [

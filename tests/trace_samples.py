@@ -176,6 +176,7 @@ def kernels(draw, number, step, region_count):
         flops_unit=unit,
         startup_ps=draw(st.integers(0, 10**15)),
         drain_ps=draw(st.integers(0, 10**15)),
+        tile_ps=draw(st.integers(0, 10**15)),
         blocks_sharing=draw(small),
         partial_region=draw(st.integers(0, region_count - 1)),
         partial_bytes=draw(st.integers(0, 10**16)),

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from memsim.trace import Access, Kernel
-from workloads.dsa_topk import Cut
 from workloads.grid import Shape as Launch
 from workloads.kinds import kernels_of
 from workloads.record import ListSink, Recorder, RegionHandle
@@ -28,6 +27,7 @@ from workloads.shapes import (
     SwaShape,
     WindowShape,
 )
+from workloads.splits import Cut
 from workloads.tensors import generator_for
 
 torch.set_num_threads(1)  # tensors here are small, and tests share their machine
@@ -130,11 +130,16 @@ def stack_of(
     cut: Cut = SMALL_CUT,
     selected: list[np.ndarray] | dict[int, list[np.ndarray]] | None = None,
     candidates: list[np.ndarray] | None = None,
+    dealt: bool = False,
 ) -> Layer:
-    """Layers on one recorder, filled from seed 0; `selected` rows are those of all layers, or of each."""
+    """Layers on one recorder, filled from seed 0; `selected` rows are those of all layers, or of each.
+
+    `dealt`: a sequence has room for its own rows alone, not for as many as the longest has.
+    """
     sink = ListSink()
     recorder = WatchingRecorder(sink, device)
     run = Run(len(lengths), max(lengths), units, staged, cut, candidates=candidates)
+    run = replace(run, lengths=tuple(lengths)) if dealt else run
     stack: list[Any] = []
     runs: list[Run] = []
     for layer, spec in enumerate(specs):

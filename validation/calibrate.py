@@ -1,8 +1,8 @@
-"""`memsim validate calibrate`: the constants of machine files, recomputed from measured points.
+"""`memsim validate calibrate`: constants of machine files and costs of kernels, from measured points.
 
-Enters: a folder of measurements, `constants.toml`. Leaves: `Found`, one per constant: what the machine file
-says, what the points say, and how far the points are off with either. Only rows whose split says `calibrate`
-are looked at, and of these only a constant's own points.
+Enters: a folder of measurements, `constants.toml`. Leaves: `Found`, one per constant: what its file says,
+what the points say, and how far the points are off with either. Only rows whose split says `calibrate` are
+looked at, and of these only a constant's own points.
 
 Constants are found one after another, each with what was found before it, and all of them twice where several
 are fitted, because they interact.
@@ -30,6 +30,7 @@ from validation.figures_rows import number as column
 from validation.measure import points
 from validation.measure import rows as csv_rows
 from validation.repeat import folder_of
+from workloads import costs
 
 if TYPE_CHECKING:
     from memsim.progress import Progress
@@ -44,12 +45,12 @@ class Found:
     """What the points say of one constant.
 
     rows     that were measured of its points
-    now      what the machine file says; None: nothing
+    now      what its file says; None: nothing
     value    what the points say; `now` where they say nothing
     before, after   mean absolute error of the points with `now`, with `value`, as shares: of their times, or,
                     where a formula gives the constant, of what each point says it is; None: not known
     note     why there is nothing to write; "" if there is
-    source   words for the machine file
+    source   words for the file
     """
 
     constant: Constant
@@ -67,7 +68,7 @@ class Found:
 
     @property
     def told(self) -> bool:
-        """Whether the machine file can be given the value."""
+        """Whether the file can be given the value."""
         return not self.note
 
 
@@ -94,9 +95,9 @@ def calibrated(
 
 
 def files(only: Sequence[str] = (), constants: Path = calibrate_constants.CONSTANTS) -> list[Path]:
-    """The machine files that hold the constants, each once."""
+    """The files that hold the constants, each once."""
     chosen = _chosen(calibrate_constants.read(constants), only)
-    return list(dict.fromkeys(locate(constant.file).resolve() for constant in chosen))
+    return list(dict.fromkeys(constant.held_by for constant in chosen))
 
 
 def _chosen(constants: Sequence[Constant], only: Sequence[str]) -> list[Constant]:
@@ -179,8 +180,8 @@ class _Work:
     def _lacking(self, constant: Constant, kind: Kind | None) -> str:
         """Why a constant cannot be found, whatever was measured; "" if it can."""
         if kind is None:
-            return "machine files have no such key yet"
-        if not self._has(constant.file, constant.path):
+            return "no file has such a key yet"
+        if not constant.of_kernel and not self._has(constant.file, constant.path):
             return f"{constant.file} has no [{constant.path.rpartition('.')[0]}]"
         if constant.method == FIT and constant.family not in predict.recipes():
             return f"no recipe predicts {constant.family} yet"
@@ -201,7 +202,10 @@ class _Work:
         return self._tables[machine]
 
     def _held(self, constant: Constant) -> Value | None:
-        """What the machine file says, None if nothing."""
+        """What its file says, None if nothing."""
+        if constant.of_kernel:
+            fact = costs.known().get(constant.path)
+            return fact.value if fact else None
         held = dict(load_machine(constant.file).quantities()).get(constant.path)
         return held.value if held else None
 
@@ -268,13 +272,17 @@ class _Work:
         return statistics.fmean(math.log(a / b) ** 2 for a, b in pairs)
 
     def _times(self, task: _Task, value: Value | None) -> list[float]:
-        """Nanoseconds of the points, each replayed once with the same numbers."""
-        overrides = self._overrides(task.machine, {task.constant.path: value})
-        keys = [(task.constant.family, *sorted(row.items()), *overrides) for row in task.rows]
+        """Nanoseconds of the points, each recorded and replayed once with the same numbers."""
+        trial = {task.constant.path: value}
+        overrides, of_kernels = self._overrides(task.machine, trial), self._costs(trial)
+        keys = [
+            (task.constant.family, *sorted(row.items()), *overrides, *of_kernels.items()) for row in task.rows
+        ]
         new = [(key, row) for key, row in zip(keys, task.rows, strict=True) if key not in self._known]
         if new:
             system = build_system(load_machine(task.machine, overrides))
-            times = predict.predicted(task.constant.family, [row for _, row in new], system)
+            with costs.tried(of_kernels):
+                times = predict.predicted(task.constant.family, [row for _, row in new], system)
             for (key, _), ns in zip(new, times, strict=True):
                 self._known[key] = ns
                 self._advance(self._done + 1)
@@ -282,8 +290,18 @@ class _Work:
 
     def _overrides(self, machine: str, trial: Mapping[str, Value | None] | None = None) -> list[str]:
         """What was found so far, and what is tried, as `--set` takes it: what the machine has a table for."""
-        values = self.values | {path: value for path, value in (trial or {}).items() if value is not None}
-        return [f"{path}={value}" for path, value in sorted(values.items()) if self._has(machine, path)]
+        values = self._values(trial)
+        return [f"{path}={value}" for path, value in values.items() if self._has(machine, path)]
+
+    def _costs(self, trial: Mapping[str, Value | None]) -> dict[str, str]:
+        """The same, of costs of kernels."""
+        values = self._values(trial)
+        return {path: str(value) for path, value in values.items() if path.startswith(f"{costs.GROUP}.")}
+
+    def _values(self, trial: Mapping[str, Value | None] | None) -> dict[str, Value]:
+        """What was found so far, and what is tried, by path."""
+        given = {path: value for path, value in (trial or {}).items() if value is not None}
+        return dict(sorted((self.values | given).items()))
 
     def _advance(self, done: int) -> None:
         self._done = min(done, self._total)

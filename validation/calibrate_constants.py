@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from memsim.errors import UsageError, nearest, shown
+from memsim.profile import locate
 from validation.calibrate_values import kind_of
 from validation.figures_words import said
 from validation.measure import points
 from validation.measure.points import CALIBRATE, HELD_OUT
+from workloads import costs
 
 CONSTANTS = Path(__file__).with_name("constants.toml")
+COSTS = "costs"  # as the `file` of a constant: workloads/costs.toml
 PER_CONSTANT = 10  # held-out points of its family
 
 DIRECT, FIT = "direct", "fit"
@@ -28,6 +31,7 @@ FORMULAS = {  # of `direct`: the key that says on what, and words for a source
     "slope": ("over", "slope over {}"),
     "rest": ("less", "less {}"),
     "share": ("of", "as a share of {}"),
+    "rate": ("over", "{} by time"),
     "idle": ("tier", "a load of {}, the rest of its way taken off"),
 }
 NEEDED = ("path", "file", "family", "points", "method", "range", "order")
@@ -38,10 +42,10 @@ Filter = Mapping[str, tuple[points.Value, ...]]
 
 @dataclass(frozen=True)
 class Constant:
-    """A number of a machine file that measurements give.
+    """A number of a machine file, or of the costs of kernels, that measurements give.
 
-    path         GROUP.NAME.KEY, as in `--set`
-    file         the machine file that holds it: a name, or a path
+    path         GROUP.NAME.KEY, as in `--set`, or kernel.FAMILY.KEY
+    file         the machine file that holds it: a name, or a path; COSTS: that of the kernels' costs
     family       whose points give it;  held_out: points of that family that judge it
     filters      a point that passes one of them gives it; each holds axes and their values
     method       `direct`: a formula on rows;  `fit`: replays of the points, to the least error
@@ -69,6 +73,16 @@ class Constant:
     by: str = ""
     axes: tuple[str, ...] = ()
     what: str = ""
+
+    @property
+    def of_kernel(self) -> bool:
+        """Whether it is a cost of a kernel, which traces carry, and no number of a machine."""
+        return self.file == COSTS
+
+    @property
+    def held_by(self) -> Path:
+        """The file that holds it; UsageError if there is none."""
+        return costs.FILE if self.of_kernel else locate(self.file).resolve()
 
     @property
     def named(self) -> str:
@@ -139,6 +153,7 @@ def _constant(place: str, table: Mapping[str, Any], families: Mapping[str, point
     family = families[name]
     filters = tuple(_filter(where, family, entry) for entry in table["points"])
     _check_points(where, family, filters)
+    _check_file(where, table["path"], table["file"])
     _check_method(where, table)
     return Constant(
         **{key: table[key] for key in ("path", "file", "family", "method", "order")},
@@ -180,6 +195,13 @@ def _check_range(where: str, path: str, least: object, most: object) -> None:
         raise UsageError(f"{where}: range: {error}") from None
     if not 0 < low < high:
         raise UsageError(f"{where}: range is {least} to {most}; expected two rising values above 0")
+
+
+def _check_file(where: str, path: str, file: str) -> None:
+    of_kernel = path.startswith(f"{costs.GROUP}.")
+    if of_kernel != (file == COSTS):
+        expected = f"'{COSTS}'" if of_kernel else "a machine file"
+        raise UsageError(f"{where}: file is {shown(file)}; expected {expected}, which holds it; name it")
 
 
 def _check_method(where: str, table: Mapping[str, Any]) -> None:

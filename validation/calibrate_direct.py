@@ -29,6 +29,8 @@ def readings(constant: Constant, rows: Sequence[Row], machine: str, overrides: S
     """What the rows say of the constant; none where they are too few."""
     if constant.formula == "slope":
         return _slopes(constant.over, rows)
+    if constant.formula == "rate":
+        return [column(row, constant.over) / column(row, "median_ns") * 1000 for row in rows]
     profile = load_machine(machine, overrides)
     if constant.formula == "rest":
         less_ps = _held(profile, constant.less)

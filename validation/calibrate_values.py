@@ -1,7 +1,7 @@
-"""Values of a machine file as numbers that can be searched, and back as a file writes them.
+"""Values of a file of constants as numbers that can be searched, and back as a file writes them.
 
 A path (GROUP.NAME.KEY) says what kind of number it is; a number is in the integer unit of its kind (bytes,
-ps, 10^6 bytes/s, a count) or a share. Written values have three digits, shares four places.
+ps, 10^6 bytes/s or FLOP/s, a count) or a share. Written values have three digits, shares four places.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import typing
 from typing import Any
 
 from memsim.profile_schema import GROUPS, LEVELS, table_at
-from memsim.quantity import Count, Part, Quantity, Rate, Share, Size, Time
+from memsim.quantity import Count, Flops, Part, Quantity, Rate, Share, Size, Time
 from memsim.units import format_bytes, format_rate, format_time
+from workloads import costs
 
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 LEAST_STEPS = 16  # of a binary unit: below, the next smaller one gives three digits
@@ -22,8 +23,10 @@ Kind = type[Quantity]
 
 
 def kind_of(path: str) -> Kind | None:
-    """The class of the number at a path; None if machine files have no such key."""
+    """The class of the number at a path; None if neither machines nor costs of kernels have such a key."""
     group, *names, key = path.split(".")
+    if group == costs.GROUP:
+        return Time if len(names) == 1 and key in costs.KEYS else None
     levels = len(names) == 3 and group == "tier" and names[1] == LEVELS
     if group not in GROUPS or not (len(names) == 1 or levels):
         return None
@@ -55,6 +58,8 @@ def written(kind: Kind, found: float, like: object = None) -> str | int | float:
         return float(f"{min(1.0, found / 10**6):.3g}")
     if issubclass(kind, Rate):
         return format_rate(max(1, round(found)) * 10**6)
+    if issubclass(kind, Flops):
+        return f"{float(f'{found / 10**6:.3g}'):g} TFLOP/s"
     if issubclass(kind, Time):
         return format_time(max(1, round(found)))
     if issubclass(kind, Size):

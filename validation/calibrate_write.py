@@ -1,8 +1,8 @@
-"""What was found goes into machine files: each number's own line changes, and nothing else.
+"""What was found goes into its files: each number's own line changes, and nothing else.
 
-Enters: `Found`s. Leaves: machine files, each replaced whole in one step once all its lines are ready, so that
-an interrupted run leaves it as it was. What a file says is parsed before and after: only what was meant to
-may differ.
+Enters: `Found`s. Leaves: machine files and that of the kernels' costs, each replaced whole in one step once
+all its lines are ready, so that an interrupted run leaves it as it was. What a file says is parsed before
+and after: only what was meant to may differ.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 from memsim import output
 from memsim.errors import OutputError
-from memsim.profile import locate
 from memsim.profile_schema import table_at
 from validation.calibrate import Found
 from validation.calibrate_values import toml
+from workloads import costs
 
 
 def check_writable(paths: Sequence[Path]) -> None:
@@ -30,10 +30,10 @@ def check_writable(paths: Sequence[Path]) -> None:
 def write(found: Sequence[Found]) -> list[Path]:
     """Put all that the points tell into their files; those that changed. OutputError if one cannot be."""
     ready = {}
-    for path in dict.fromkeys(locate(each.constant.file).resolve() for each in found):
+    for path in dict.fromkeys(each.constant.held_by for each in found):
         old = new = _read(path)
         for each in found:
-            if each.told and locate(each.constant.file).resolve() == path:
+            if each.told and each.constant.held_by == path:
                 new = replaced(new, each, path)
         if new != old:
             ready[path] = new
@@ -48,7 +48,7 @@ def _read(path: Path) -> str:
         with path.open(encoding="utf-8", newline="") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise OutputError(f"{path}: cannot be read: {error}; expected a machine file") from None
+        raise OutputError(f"{path}: cannot be read: {error}; expected a file of constants") from None
 
 
 def replaced(text: str, found: Found, path: Path) -> str:
@@ -56,7 +56,10 @@ def replaced(text: str, found: Found, path: Path) -> str:
     *table, key = found.constant.path.split(".")
     entry = {"value": found.value, "provenance": found.provenance, "source": found.source}
     inline = ", ".join(f"{name} = {toml(value)}" for name, value in entry.items())
-    new = _put(text.splitlines(keepends=True), table, key, f"{key} = {{ {inline} }}")
+    lines = text.splitlines(keepends=True)
+    if found.constant.of_kernel and _begin(lines, table) is None:  # a family's first constant
+        lines += ["\n", f"[{'.'.join(table)}]\n"]
+    new = _put(lines, table, key, f"{key} = {{ {inline} }}")
     if new is None or _parsed(new) != _with(_parsed(text), [*table, key], entry):
         raise OutputError(
             f"{path}: {found.constant.path} has no line of its own; expected {key} = {{ value = ... }} "
@@ -67,14 +70,12 @@ def replaced(text: str, found: Found, path: Path) -> str:
 
 def _put(lines: list[str], table: Sequence[str], key: str, line: str) -> str | None:
     """The lines with `line` in place of the key's, or after the key before it; None: no such table."""
-    name = r"\s*\.\s*".join(map(re.escape, table))
-    header = re.compile(rf"\s*\[\s*{name}\s*\]\s*(#.*)?")
-    begin = next((at for at, each in enumerate(lines) if header.fullmatch(each.strip("\r\n"))), None)
+    begin = _begin(lines, table)
     if begin is None:
         return None
     rest = range(begin + 1, len(lines))
     end = next((at for at in rest if lines[at].lstrip().startswith("[")), len(lines))
-    last, keys = begin, list(table_at(table).model_fields)
+    last, keys = begin, costs.KEYS if table[0] == costs.GROUP else tuple(table_at(table).model_fields)
     for at in range(begin + 1, end):
         match = re.match(r"\s*([A-Za-z0-9_-]+)\s*=", lines[at])
         if match is None:
@@ -86,6 +87,13 @@ def _put(lines: list[str], table: Sequence[str], key: str, line: str) -> str | N
     ending = lines[last][len(lines[last].rstrip("\r\n")) :] or "\n"
     before = [*lines[:last], lines[last].rstrip("\r\n") + ending]
     return "".join([*before, line + ending, *lines[last + 1 :]])
+
+
+def _begin(lines: Sequence[str], table: Sequence[str]) -> int | None:
+    """The line that opens a table, if one does."""
+    name = r"\s*\.\s*".join(map(re.escape, table))
+    header = re.compile(rf"\s*\[\s*{name}\s*\]\s*(#.*)?")
+    return next((at for at, each in enumerate(lines) if header.fullmatch(each.strip("\r\n"))), None)
 
 
 def _renewed(old: str, line: str) -> str:

@@ -23,10 +23,10 @@ from validation.predict_kernels import layer
 from validation.predict_recorded import PLENTY_BYTES, Recorded, record, rotating
 from validation.predict_script import PS, Bench, Job, Lengths, count
 from workloads import indexer
-from workloads.dsa_topk import AS_PRODUCTION
 from workloads.formats import INDEX_FORMATS, QUERY_FORMATS
 from workloads.record import Recorder
 from workloads.shapes import DIM, GdnShape, KdaShape
+from workloads.splits import AS_PRODUCTION
 
 FOLDER = "nvidia-h200"  # of measurements: the same part
 STATE_BYTES = DIM * DIM * 4
@@ -64,7 +64,7 @@ def index(row: Row, system: System) -> Job:
 
     def run(recorder: Recorder) -> None:
         queries, keys = QUERY_FORMATS["fp8"], INDEX_FORMATS["fp8"]
-        kept = indexer.Kept(queries, keys, INDEX_HEADS, picks=1, most=entries, k=1)
+        kept = indexer.Kept(queries, keys, INDEX_HEADS, picks=1, most=[entries] * batch, k=1)
         own = indexer.declare(recorder, 0, kept, batch, AS_PRODUCTION)
         indexer.scan(recorder, 0, own, [entries] * batch, system.initiators[0].units)
 

@@ -18,13 +18,13 @@ import torch
 from workloads import dsa_topk
 from workloads.arithmetic import arithmetic
 from workloads.dsa_index import SEGMENTS_IN_FLIGHT, score
-from workloads.dsa_topk import Choice, Cut, Int64s
+from workloads.dsa_topk import Choice, Int64s
 from workloads.facts import Fact
 from workloads.formats import INDEX_DIM
 from workloads.grid import Shape, each, one
 from workloads.indexer import IndexerRegions
 from workloads.record import Recorder, RegionHandle
-from workloads.splits import SEGMENT_ROWS, Share, even_segments
+from workloads.splits import CANDIDATE_BYTES, SEGMENT_ROWS, Cut, Share, candidate_rows, even_segments
 
 FACTS = (
     Fact(
@@ -87,21 +87,19 @@ class BlockRegions:
 
 
 def declare(
-    recorder: Recorder, layer: int, blocks: int, rows: int, batch: int, most_entries: int, cut: Cut
+    recorder: Recorder, layer: int, blocks: int, rows: int, most_entries: Sequence[int], cut: Cut
 ) -> BlockRegions:
-    """Regions of layer `layer` that keeps `blocks` blocks of `rows` entries."""
+    """Regions of layer `layer` that keeps `blocks` blocks of `rows` of each sequence's entries."""
     assert SEGMENT_ROWS % rows == 0, f"blocks of {rows} entries do not fill segments of {SEGMENT_ROWS}"
-    most = -(-most_entries // rows)
-    proposals = dsa_topk.candidate_rows(batch, blocks - 1, most - 1, cut)
+    batch, sizes = len(most_entries), [max(1, -(-entries // rows)) for entries in most_entries]
+    proposals = candidate_rows(batch, blocks - 1, max(sizes) - 1, cut)
 
     def region(name: str, count: int, row_bytes: int, dtype: str) -> RegionHandle:
         return recorder.region(f"layer{layer}.{name}", "activation", layer, count, row_bytes, dtype)
 
     return BlockRegions(
-        best=region("block-scores", batch * max(1, most), 4, "fp32"),
-        candidates=region("block-candidates", proposals, dsa_topk.CANDIDATE_BYTES, "bytes")
-        if proposals
-        else None,
+        best=region("block-scores", sum(sizes), 4, "fp32").dealt(sizes),
+        candidates=region("block-candidates", proposals, CANDIDATE_BYTES, "bytes") if proposals else None,
         numbers=region("blocks", batch * blocks, 4, "int32"),
         entries=region("block-entries", batch * blocks * rows, 4, "int32"),
         rows=rows,
@@ -128,7 +126,6 @@ def choose(
     """Keep the best blocks of the scored `entries`; `chosen` puts given ones in their place."""
     batch = len(entries)
     counts = [-(-count // regions.rows) for count in entries]
-    stride, others = scores.region.rows // batch, regions.best.region.rows // batch
     schedule = even_segments([-(-count // SEGMENT_ROWS) for count in entries], units)
     launch = _best_launch()
     with recorder.kernel(f"layer{layer}.block-best", "block-best", layer, units, launch):
@@ -137,8 +134,8 @@ def choose(
                 first = share.first_tile * SEGMENT_ROWS
                 rows = min(share.tiles * SEGMENT_ROWS, entries[sequence] - first)
                 block = one(share.part)
-                found = scores.load(sequence * stride + first, rows, block, worked=True)
-                at = sequence * others + first // regions.rows
+                found = scores.load(scores.first(sequence, batch) + first, rows, block, worked=True)
+                at = regions.best.first(sequence, batch) + first // regions.rows
                 regions.best.store(at, best_of(found, regions.rows), block)
     choices = [Choice(max(count - 1, 0), tail=(max(count - 1, 0), min(count, 1))) for count in counts]
     picks = regions.blocks(batch) - 1
@@ -240,14 +237,14 @@ def _score_share(
     found = listed.regions.entries.load(sequence * listed.regions.most(batch) + first, count, block)
     entries = listed.known(sequence, first, found)
     there = entries >= 0
-    keys = sequence * (indexer.index.region.rows // batch) + entries[there]
+    keys = indexer.index.first(sequence, batch) + entries[there]
     parts = kept.keys.gather(indexer.index, keys, block)
     scored = score(*queries, kept.queries, kept.keys, *parts)
     if not there.all():
         whole = scored.new_full((count, 1), -torch.inf)
         whole[torch.from_numpy(there).to(scored.device)] = scored
         scored = whole
-    indexer.scores.store(sequence * (indexer.scores.region.rows // batch) + first, scored, block)
+    indexer.scores.store(indexer.scores.first(sequence, batch) + first, scored, block)
 
 
 def select_listed(

@@ -2,9 +2,10 @@
 
 Taken from FlashMLA: one block per sequence and 8 heads, launched for every sequence, with nothing to do
 for one that was not split; it walks the splits one after another, each load waiting for the last to be
-used. A row of the partial region is what one block reads of one split: log-sum-exps of 8 heads, then 8 x
-512 values, fp32 (FlashMLA keeps the two in two arrays). A sink, a logit of each head that joins the sum and
-brings no value, is added here.
+used. Adding up 16 values a thread is over before the next load arrives, and takes no time of its own. A row
+of the partial region is what one block reads of one split: log-sum-exps of 8 heads, then 8 x 512 values,
+fp32 (FlashMLA keeps the two in two arrays). A sink, a logit of each head that joins the sum and brings no
+value, is added here.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from workloads.facts import Fact
 from workloads.formats import LATENT
 from workloads.grid import Blocks, Shape, one
 from workloads.record import Recorder, RegionHandle
-from workloads.splits import HEADS_A_BLOCK, Share
+from workloads.splits import COMBINE_HEADS as HEADS
+from workloads.splits import HEADS_A_BLOCK, PARTIAL_ROW_BYTES, Share
 
-HEADS = 8
-ROW_VALUES = HEADS + HEADS * LATENT
-RESULT_BYTES = HEADS_A_BLOCK // HEADS * ROW_VALUES * 4  # what a block of 64 heads leaves of one split
+RESULT_BYTES = HEADS_A_BLOCK // HEADS * PARTIAL_ROW_BYTES  # what a block of 64 heads leaves of one split
 BLOCKS_PER_UNIT = 8
 
 FACTS = (
@@ -61,7 +61,7 @@ def declare(recorder: Recorder, layer: int, heads: int, splits: int) -> Partials
     """Partial results of at most `splits` splits."""
     groups = -(-heads // HEADS)
     rows = splits * groups
-    region = recorder.region(f"layer{layer}.partial", "activation", layer, rows, ROW_VALUES * 4, "fp32")
+    region = recorder.region(f"layer{layer}.partial", "activation", layer, rows, PARTIAL_ROW_BYTES, "fp32")
     return Partials(region, groups)
 
 
@@ -94,7 +94,7 @@ def step(
                     continue
                 block = one(group * batch + sequence)
                 first = splits[sequence] * groups + group
-                rows = partials.region.load(first, len(shares), block, stride=groups, worked=True)
+                rows = partials.region.load(first, len(shares), block, stride=groups)
                 logits = None if sink is None else sink.load(group * HEADS, mine, block)
                 out.store(sequence * heads + group * HEADS, merge(rows, logits)[:mine], block)
 
@@ -121,11 +121,9 @@ def _pack(out: torch.Tensor, lse: torch.Tensor, groups: int) -> torch.Tensor:
 def _launch(partials: Partials) -> Shape:
     return Shape(
         tile_rows=1,
-        tile_bytes=ROW_VALUES * 4,
+        tile_bytes=PARTIAL_ROW_BYTES,
         tiles_in_flight=1,
         blocks_per_unit=BLOCKS_PER_UNIT,
-        flops_per_tile=2 * HEADS * LATENT,
-        flops_unit="fp32",
         partial_bytes=partials.split_bytes,
         partial_serial=True,
         tile_rule="flash-mla combine: a block per sequence and 8 heads, a tile per split",

@@ -23,6 +23,7 @@ import torch
 from memsim import __version__
 from memsim.errors import MissingExtra, UsageError
 from memsim.trace_write import TraceWriter
+from workloads import costs
 from workloads.facts import Fact
 from workloads.kinds import facts_of, kernels_of
 from workloads.models import get_model
@@ -48,7 +49,12 @@ STEP_FACTS = (
         "assumed",
         "one stream, no overlap of launches",
     ),
-    Fact("step.startup", "no start-up and drain time of blocks", "assumed", "until they are measured"),
+    Fact(
+        "step.costs",
+        "no start-up and fixed times of kernels without a constant",
+        "assumed",
+        "until they are measured",
+    ),
     Fact("step.pages", "pages in order, no page table read", "assumed", "4 B for 64 rows are left out"),
 )
 
@@ -119,6 +125,7 @@ def record_step(
     with _one_thread(device), TraceWriter(out, meta) as trace:
         recorder = Recorder(trace, device)
         _run(recorder, job, progress or (lambda done, total: None))
+        meta["inputs"] += [fact._asdict() for fact in costs.facts(recorder.families)]
     return meta
 
 

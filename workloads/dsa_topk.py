@@ -10,7 +10,6 @@ Left out: the order of the real kernel's output, and how the number of passes de
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +20,12 @@ from workloads.arithmetic import arithmetic
 from workloads.facts import Fact
 from workloads.grid import Shape, one
 from workloads.record import Recorder, RegionHandle
+from workloads.splits import AS_PRODUCTION, Cut
 
 PASSES = 3
-SPLIT_FROM = 200_000
-SPLIT_BLOCKS = 10
 TILE_BYTES = 8192
 TILES_IN_FLIGHT = 2
 BLOCKS_PER_UNIT = 2
-CANDIDATE_BYTES = 8  # a score and its row
 
 Int64s = npt.NDArray[np.int64]
 
@@ -41,17 +38,6 @@ FACTS = (
     Fact("kernel.dsa-topk.tiles_in_flight", "2", "assumed", "a loop with a dependent histogram update"),
     Fact("kernel.dsa-topk.blocks_per_unit", "2", "assumed", "shared memory of a block"),
 )
-
-
-@dataclass(frozen=True)
-class Cut:
-    """When and into how many blocks the scores of a sequence are cut."""
-
-    split_from: int = SPLIT_FROM
-    blocks: int = SPLIT_BLOCKS
-
-
-AS_PRODUCTION = Cut()
 
 
 class Choice(NamedTuple):
@@ -90,7 +76,8 @@ def step(
     indices [batch x k] int32; `selected` puts given rows in the place of the computed ones, without changing
     what is read. `place` turns the rows of a sequence into those to write, inside the kernel.
     """
-    k, stride = indices.region.rows // len(choices), scores.region.rows // len(choices)
+    batch = len(choices)
+    k = indices.region.rows // batch
     family, name = name, f"layer{layer}.{name}"
     most = max(choice.entries for choice in choices)
     if most >= cut.split_from and most > picks:
@@ -98,7 +85,7 @@ def step(
         with recorder.kernel(name, family, layer, len(choices) * cut.blocks, _launch()):
             for sequence, choice in enumerate(choices):
                 if choice.entries > picks:
-                    at, block = sequence * stride + choice.first, sequence * cut.blocks
+                    at, block = scores.first(sequence, batch) + choice.first, sequence * cut.blocks
                     _propose(scores, candidates, at, block, choice.entries, picks, cut)
         name += "-merge"
     else:
@@ -112,7 +99,7 @@ def step(
                 first, count = sequence * cut.blocks * picks, cut.blocks * picks
                 chosen = merge(_passes(candidates, first, count, sequence), picks)
             else:
-                at = sequence * stride + choice.first
+                at = scores.first(sequence, batch) + choice.first
                 chosen = top_rows(_passes(scores, at, entries, sequence), picks)
             rows = rows_of(chosen, choice)
             if place is not None:
@@ -120,11 +107,6 @@ def step(
             if selected is not None and not recorder.is_meta:
                 rows = torch.from_numpy(selected[sequence]).to(recorder.device)
             indices.store(sequence * k, padded_indices(rows, k), one(sequence), dependent=entries > picks)
-
-
-def candidate_rows(batch: int, picks: int, most_entries: int, cut: Cut = AS_PRODUCTION) -> int:
-    """Rows of the region of candidates, 0 where `most_entries` entries need none."""
-    return batch * cut.blocks * picks if most_entries >= cut.split_from and most_entries > picks else 0
 
 
 def _propose(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+PROVENANCES = ("measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed")
+
 
 class Fact(NamedTuple):
     """One number that a trace rests on.
 
     path        its name in the trace's `inputs`
     value       as text, with its unit
-    provenance  measured, calibrated, stated, interpolated, extrapolated or assumed
+    provenance  a word of PROVENANCES
     source      who says so
     """
 

@@ -29,6 +29,7 @@ import torch
 from workloads.codes import E2M1_MAX, E4M3_MAX, from_e2m1, from_ue8m0, power_scales, quantise, to_e2m1
 from workloads.grid import Blocks, Page
 from workloads.record import Int64s, Recorder, RegionHandle
+from workloads.shapes import PAGE_UNITS
 from workloads.tensors import packed_normal
 
 GROUP = 128  # values that share a scale
@@ -260,8 +261,6 @@ QUERY_FORMATS = {
     "bf16": plain(INDEX_DIM, "bf16"),
 }
 
-# Pages of DeepSeek V4 share pools, V4.1's are read by TMA: padded to what either asks for.
-PAGE_UNITS = {"v4": 576, "v4.1": 512}
 WINDOW_FORMATS = {
     "v4": Format(LATENT, V4_NOPE + V4_ROPE * 2, 8, _pack_v4, _unpack_v4, page_unit=PAGE_UNITS["v4"]),
     "v4.1": Format(

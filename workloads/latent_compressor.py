@@ -152,8 +152,8 @@ def _keep(
 ) -> None:
     """Write the last row of a sequence."""
     handle, kept = place
-    stride = handle.region.rows // len(lengths)
-    kept.store(handle, sequence * stride + lengths[sequence] // ratio - 1, parts, one(sequence))
+    last = handle.first(sequence, len(lengths)) + lengths[sequence] // ratio - 1
+    kept.store(handle, last, parts, one(sequence))
 
 
 @arithmetic

@@ -10,8 +10,9 @@ shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 from memsim.trace import Access, Kernel, Region
+from workloads import costs
 from workloads.grid import Blocks, Page, Shape
 
 Int64s = npt.NDArray[np.int64]
@@ -62,12 +64,16 @@ class ListSink:
 
 
 class Recorder:
-    """Declares regions and launches kernels; every kernel waits for the one before it, on stream 0."""
+    """Declares regions and launches kernels; every kernel waits for the one before it, on stream 0.
+
+    families  of the kernels so far
+    """
 
     def __init__(self, sink: Sink, device: str = "meta") -> None:
         self.sink = sink
         self.device = torch.device(device)
         self.step = 0
+        self.families: set[str] = set()
         self._regions: list[RegionHandle] = []
         self._kernels = 0
         self._inside = False
@@ -124,7 +130,10 @@ class Recorder:
         shape: Shape,
         partial: RegionHandle | None = None,
     ) -> Iterator[Kernel]:
-        """Launch a kernel of `blocks` thread blocks; what regions are asked for inside is its doing."""
+        """Launch a kernel of `blocks` thread blocks; what regions are asked for inside is its doing.
+
+        What it costs beside bytes and arithmetic is what `costs` says of its family.
+        """
         assert not self._inside, f"kernel {name!r} is launched inside another kernel"
         kernel = Kernel(
             id=self._kernels,
@@ -136,8 +145,10 @@ class Recorder:
             waits_for=(self._kernels - 1,) if self._kernels else (),
             blocks=blocks,
             partial_region=-1 if partial is None else partial.region.id,
+            **costs.of(family),
             **vars(shape),
         )
+        self.families.add(family)
         self._kernels += 1
         self._inside = True
         self.sink.kernel(kernel)
@@ -166,6 +177,21 @@ class RegionHandle:
         self.dtype = TORCH_DTYPES[region.dtype]
         self.width = region.row_bytes // self.dtype.itemsize
         self.data: torch.Tensor | None = None
+        self._firsts: tuple[int, ...] = ()
+
+    def dealt(self, sizes: Sequence[int]) -> RegionHandle:
+        """The same, its rows dealt to sequences, `sizes` rows to each; returns itself."""
+        firsts = tuple(accumulate(sizes, initial=0))
+        assert firsts[-1] == self.region.rows, f"region {self.region.name!r}: {firsts[-1]} rows are dealt"
+        self._firsts = firsts
+        return self
+
+    def first(self, sequence: int, batch: int) -> int:
+        """First row of a sequence: as they were dealt, else each of `batch` sequences has as many."""
+        if self._firsts:
+            assert len(self._firsts) == batch + 1, f"region {self.region.name!r}: not of {batch} sequences"
+            return self._firsts[sequence]
+        return sequence * (self.region.rows // batch)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workloads.dsa_topk import AS_PRODUCTION, Cut
+from workloads.splits import AS_PRODUCTION, Cut
 
 Int64s = npt.NDArray[np.int64]
 
@@ -26,6 +26,7 @@ class Run:
     index      regions of the layer whose selection this layer uses; None: it selects for itself
     kv         regions of the layer whose compressed rows and index keys it reads; None: it has its own
     blocks     regions of the layer whose candidate blocks bound its selection; None: all entries compete
+    lengths    tokens of each sequence at the last step where they differ; else all have `most_rows`
     candidates numbers of the candidate blocks of each sequence, ascending, where scores do not choose them
     """
 
@@ -38,3 +39,9 @@ class Run:
     kv: Any = None
     blocks: Any = None
     candidates: Sequence[Int64s] | None = None
+    lengths: Sequence[int] | None = None
+
+    @property
+    def rows(self) -> list[int]:
+        """Tokens that each sequence has at most."""
+        return [self.most_rows] * self.batch if self.lengths is None else list(self.lengths)

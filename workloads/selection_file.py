@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from memsim.errors import UsageError
+from workloads.facts import PROVENANCES
 from workloads.locality import Int64s
 
 FORMAT = "docs/selections.md describes the file"
-PROVENANCES = ("measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed")
 INTEGERS = (np.dtype(np.int32), np.dtype(np.int64))
 
 Array = npt.NDArray[Any]  # of a dtype to be checked

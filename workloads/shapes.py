@@ -15,6 +15,7 @@ LATENT = 512  # values of a latent row beside its rotary part; values of a share
 
 INDEX_ROW_BYTES = {"bf16": 2 * DIM, "fp8": DIM + 4, "fp4": DIM // 2 + DIM // 32}
 WINDOW_ROW_BYTES = {"v4": 448 + 64 * 2 + 8, "v4.1": LATENT + LATENT // 32}
+PAGE_UNITS = {"v4": 576, "v4.1": 512}  # pages of DeepSeek V4 share pools, V4.1's are read by TMA
 COMPRESSED_ROW_BYTES = {
     ("v4", "fp8"): WINDOW_ROW_BYTES["v4"],
     ("v4.1", "fp8"): WINDOW_ROW_BYTES["v4.1"],

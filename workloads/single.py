@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from memsim.trace_write import TraceWriter
-from workloads import combine, dsa, dsa_attend, dsa_index, dsa_topk, gdn, kda, mla, splits
+from workloads import combine, costs, dsa, dsa_attend, dsa_index, dsa_topk, gdn, kda, mla, splits
 from workloads.decode import META_SELECTION, STEP_FACTS
 from workloads.delta_rule import DeltaRegions
 from workloads.facts import Fact
@@ -84,7 +84,9 @@ def write(name: str, options: Mapping[str, Any], units: int, seed: int, out: str
     for call in range(job.calls_per_launch):
         layer = call % job.buffers
         single.launch(recorder, layer, job, regions[layer])
-    return _written(sink, {**_metadata(name, job, single), "options": dict(options)}, single.far, out)
+    meta = {**_metadata(name, job, single), "options": dict(options)}
+    meta["inputs"] += [fact._asdict() for fact in costs.facts(recorder.families)]
+    return _written(sink, meta, single.far, out)
 
 
 def _declare_kda(recorder: Recorder, layer: int, job: Job) -> DeltaRegions:

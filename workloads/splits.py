@@ -3,15 +3,18 @@
 What enters: lengths of sequences and the number of units. What leaves: for every sequence, which blocks
 work on which of its tiles. Three rules: FlashMLA's greedy split over parts, DeepGEMM's equal runs of
 segments, and FlashAttention-3's equal splits. All are the public kernels' own scheduling rules, written anew.
+Also how large the scratch of a split is: partial results of attention, candidates of a top-k.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
 from workloads.facts import Fact
+from workloads.shapes import LATENT
 
 TILE_ROWS = 64
 HEADS_A_BLOCK = 64
@@ -33,6 +36,22 @@ FACTS = (
     ),
     Fact("kernel.dsa-index.segment_rows", "256 rows", "stated", "DeepGEMM paged logits, SM90: 4 x 64 rows"),
 )
+
+
+COMBINE_HEADS = 8  # heads whose partial results lie in one row
+PARTIAL_ROW_BYTES = COMBINE_HEADS * (1 + LATENT) * 4  # a log-sum-exp and 512 values of each, fp32
+CANDIDATE_BYTES = 8  # a score and its row
+
+
+@dataclass(frozen=True)
+class Cut:
+    """When and into how many blocks the scores of a sequence are cut by the top-k."""
+
+    split_from: int = 200_000
+    blocks: int = 10
+
+
+AS_PRODUCTION = Cut()
 
 
 class Share(NamedTuple):
@@ -126,3 +145,13 @@ def flash_attention_split(tiles: Sequence[int], heads: int, units: int) -> list[
         shares.append([Share(part + at, first, min(size, count - first)) for at, first in enumerate(firsts)])
         part += len(firsts)
     return shares
+
+
+def partial_rows(batch: int, units: int, heads: int) -> int:
+    """Rows of partial results that FlashMLA's split of `batch` sequences leaves at most."""
+    return (batch + flash_mla_parts(units, heads)) * -(-heads // COMBINE_HEADS)
+
+
+def candidate_rows(batch: int, picks: int, most_entries: int, cut: Cut = AS_PRODUCTION) -> int:
+    """Rows of the region of a top-k's candidates, 0 where `most_entries` entries need none."""
+    return batch * cut.blocks * picks if most_entries >= cut.split_from and most_entries > picks else 0

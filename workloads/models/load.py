@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ TOP = (
     *("sources", "cache", "layer", "weights", "published"),
 )
 OF_SOURCES = ("source", "sources_of")
+WEIGHT_DTYPES = ("bf16", "fp8")
+WORDS_OF_WEIGHTS = ", ".join(WEIGHT_DTYPES)
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,14 @@ class Changes:
 
     replace   (name, name): every layer called like the first becomes one of the second
     ratio     ((name, count), ...): layers called like these are dealt anew in turns of so many each
-    kv_dtype, index_dtype   formats of cached rows and index keys; None: the file's default
+    kv_dtype, index_dtype, weights_dtype   formats of cached rows, index keys and weights; None: the file's
     """
 
     replace: tuple[tuple[str, str], ...] = ()
     ratio: tuple[tuple[str, int], ...] = ()
     kv_dtype: str | None = None
     index_dtype: str | None = None
+    weights_dtype: str | None = None
 
     @property
     def words(self) -> str:
@@ -54,6 +57,7 @@ class Changes:
             words.append(f" --ratio {':'.join(names)}={':'.join(str(count) for count in counts)}")
         words += [f" --kv-dtype {self.kv_dtype}"] if self.kv_dtype else []
         words += [f" --index-dtype {self.index_dtype}"] if self.index_dtype else []
+        words += [f" --weights-dtype {self.weights_dtype}"] if self.weights_dtype else []
         return "".join(words)
 
 
@@ -65,6 +69,7 @@ def changes_of(
     ratio: str | None = None,
     kv_dtype: str | None = None,
     index_dtype: str | None = None,
+    weights_dtype: str | None = None,
 ) -> Changes:
     """Changes from the words of the command line: `kda=mla` and `kda:mla=7:1`; UsageError for other forms."""
     pairs = []
@@ -73,7 +78,7 @@ def changes_of(
         if not old or not new or "=" in new:
             raise UsageError(f"--replace {word}: expected two names of layers, such as kda=mla")
         pairs.append((old, new))
-    return Changes(tuple(pairs), _ratio(ratio) if ratio else (), kv_dtype, index_dtype)
+    return Changes(tuple(pairs), _ratio(ratio) if ratio else (), kv_dtype, index_dtype, weights_dtype)
 
 
 def _ratio(word: str) -> tuple[tuple[str, int], ...]:
@@ -105,7 +110,7 @@ def load(path: Path, name: str, changes: Changes = UNCHANGED) -> Model:
         layers=layers,
         kv_dtype=formats["kv"],
         index_dtype=formats["index"],
-        weights=_numbers(file, "weights", Weights),
+        weights=_weights(file, changes),
         published=stated or Published(),
         facts=_facts(file, sources, changes, formats),
     )
@@ -224,12 +229,24 @@ def _linked(
     return tuple(layers)
 
 
+def _weights(file: File, changes: Changes) -> Weights | None:
+    """Sizes of the weights, in the file's format or in the one that was asked for."""
+    found: Weights | None = _numbers(file, "weights", Weights)
+    asked = changes.weights_dtype
+    if asked is not None and (found is None or asked not in WEIGHT_DTYPES):
+        what = "it has no weights; leave it away" if found is None else f"choose one of: {WORDS_OF_WEIGHTS}"
+        raise UsageError(f"--weights-dtype {asked} with '{file.path.stem}': {what}")
+    if found is not None and found.dtype not in WEIGHT_DTYPES:
+        raise file.wrong("[weights] dtype", f"names '{found.dtype}'; weights have: {WORDS_OF_WEIGHTS}")
+    return found if found is None or asked is None else replace(found, dtype=asked)
+
+
 def _numbers(file: File, key: str, cls: type) -> Any:
     """A table of numbers and texts as the dataclass that lists its keys; None where there is no table."""
     table = file.table_at(key)
     if not table:
         return None
-    types = {field.name: str if field.name.endswith("reason") else int for field in fields(cls)}
+    types = {field.name: str if field.type == "str" else int for field in fields(cls)}
     file.keys(f"[{key}]", table, (*types, *OF_SOURCES), ())
     values = {
         name: file.typed(f"[{key}] {name}", table[name], types[name]) for name in types if name in table
@@ -258,6 +275,9 @@ def _facts(
     for what, dtype in formats.items():
         if dtype and dtype not in file.table_at("cache").get(what, ()):
             facts.append(Fact(f"model.cache.{what}.chosen", dtype, "assumed", "counterfactual: asked for"))
+    if changes.weights_dtype not in (None, file.table_at("weights").get("dtype")):
+        chosen = str(changes.weights_dtype)
+        facts.append(Fact("model.weights.chosen", chosen, "assumed", "counterfactual: asked for"))
     if changes.replace or changes.ratio:
         facts.append(Fact("model.changes", changes.words.strip(), "assumed", "counterfactual: asked for"))
     return tuple(facts)

@@ -69,6 +69,9 @@ class Weights:
     zero_experts    experts that cost a row of the router alone
     streams         residual streams mixed by hyper-connections, 0: a plain residual
     tables          parameters of look-up tables beside the vocabulary's, in the total alone
+    held            routed experts that one GPU holds, 0: all
+    shared_width    width of a shared expert, 0: as a routed one
+    dtype           format of the matrices: bf16, or fp8 with an fp32 scale for each block of 128 x 128
     """
 
     hidden: int
@@ -84,6 +87,9 @@ class Weights:
     zero_experts: int = 0
     streams: int = 0
     tables: int = 0
+    held: int = 0
+    shared_width: int = 0
+    dtype: str = "bf16"
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def of_model(model: Model) -> Parameters:
     non_routed += w.moe_layers * _around_experts(w) + len(model.layers) * _streams(w)
     expert = _feed_forward(w.latent or w.hidden, w.expert_width)
     return Parameters(
-        total=non_routed + table + w.moe_layers * w.experts * expert + w.tables,
+        total=non_routed + table + w.moe_layers * (w.held or w.experts) * expert + w.tables,
         active=non_routed + w.moe_layers * w.active * expert,
         non_routed=non_routed,
     )
@@ -70,7 +70,8 @@ def _feed_forward(hidden: int, width: int) -> int:
 def _around_experts(w: Weights) -> int:
     """What every token passes in a layer of experts: router, shared experts, way to a latent width."""
     router = w.hidden * (w.experts + w.zero_experts)
-    return router + w.shared * _feed_forward(w.hidden, w.expert_width) + 2 * w.hidden * w.latent
+    shared = w.shared * _feed_forward(w.hidden, w.shared_width or w.expert_width)
+    return router + shared + 2 * w.hidden * w.latent
 
 
 def _streams(w: Weights) -> int:
@@ -143,10 +144,11 @@ def _v4(layer: Layer, p: Projections, hidden: int) -> int:
     if isinstance(shape, CsaShape):
         if layer.index_from is None:
             count += p.q_lora * shape.index_heads * DIM + hidden * shape.index_heads
-        if layer.kv_from is None:
-            overlap = 2 if shape.ratio > 1 else 1
-            count += _compressor(LATENT, shape.ratio, hidden, overlap)
-            count += _compressor(DIM, shape.ratio, hidden, overlap)
+        if layer.kv_from is None and shape.window.style == "v4.1":
+            count += shape.ratio * LATENT * hidden + LATENT * DIM  # values (and scores); keys of latents
+        elif layer.kv_from is None:
+            count += _compressor(LATENT, shape.ratio, hidden, overlap=2)
+            count += _compressor(DIM, shape.ratio, hidden, overlap=2)
     return count
 
 

@@ -1,0 +1,90 @@
+"""What kernels cost beside bytes and arithmetic: read from its file, put into launches, listed as inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memsim.errors import UsageError
+from memsim.trace_read import open_trace
+from workloads import costs
+from workloads.decode import record_step
+from workloads.facts import Fact
+from workloads.grid import Shape
+from workloads.record import ListSink, Recorder
+
+SAMPLE = """
+[kernel.kda]
+startup = { value = "1.7 us", provenance = "calibrated", source = "somewhere" }
+tile = { value = "90 ns", provenance = "measured", source = "elsewhere" }
+[kernel.kda-conv]
+drain = { value = "3 ps", provenance = "assumed", source = "nowhere" }
+"""
+LAUNCH = Shape(tile_rows=4, tile_bytes=64, tiles_in_flight=1)
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "costs.toml"
+    path.write_text(SAMPLE, encoding="utf-8")
+    monkeypatch.setattr(costs, "known", lambda: costs.read(path))
+    return path
+
+
+def launched(family: str) -> tuple[int, int, int]:
+    """Start-up, drain and tile time of a recorded launch."""
+    sink = ListSink()
+    with Recorder(sink).kernel("k", family, 0, 1, LAUNCH) as kernel:
+        pass
+    assert sink.kernels == [kernel]
+    return kernel.startup_ps, kernel.drain_ps, kernel.tile_ps
+
+
+def test_a_launch_costs_what_its_family_does(sample):
+    assert launched("kda") == (1_700_000, 0, 90_000)
+    assert launched("kda-conv") == (0, 3, 0)
+    assert launched("mla") == (0, 0, 0)
+
+
+def test_other_values_can_be_tried_and_are_gone_afterwards(sample):
+    with costs.tried({"kernel.kda.tile": "1 ns", "kernel.mla.drain": "2 ns"}):
+        assert (launched("kda"), launched("mla")) == ((1_700_000, 0, 1_000), (0, 2_000, 0))
+    assert (launched("kda"), launched("mla")) == ((1_700_000, 0, 90_000), (0, 0, 0))
+
+
+def test_a_trace_lists_the_costs_of_its_kernels_and_no_others(sample, tmp_path):
+    path = tmp_path / "t.parquet"
+    record_step("kimi-linear", 4096, out=path)
+    listed = {each["path"]: each for each in open_trace(path).meta["inputs"]}
+    assert (
+        listed["kernel.kda.startup"]
+        == Fact("kernel.kda.startup", "1.7 us", "calibrated", "somewhere")._asdict()
+    )
+    assert {"kernel.kda.tile", "kernel.kda-conv.drain"} <= set(listed)
+    assert costs.facts({"mla"}) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (("tile =", "tyle ="), "unknown key 'kernel.kda.tyle'; did you mean 'tile'?"),
+        ((', source = "elsewhere"', ""), "expected a table of value, provenance, source"),
+        (('"90 ns"', '"90"'), "kernel.kda.tile: '90' is not a time"),
+        (('"measured"', '"guessed"'), "unknown provenance 'guessed'"),
+        (("[kernel.kda]", "[kernel.kda"), "not valid TOML"),
+    ],
+)
+def test_a_wrong_file_ends_in_one_line(sample, change, line):
+    sample.write_text(SAMPLE.replace(*change), encoding="utf-8")
+    with pytest.raises(UsageError, match="costs.toml: ") as caught:
+        costs.known()
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_shipped_cost_is_of_a_family_that_workloads_launch():
+    """A misspelt family would cost nothing, and nobody would notice."""
+    texts = "".join(path.read_text(encoding="utf-8") for path in costs.FILE.parent.glob("*.py"))
+    for family in {path.split(".")[1] for path in costs.known()}:
+        assert f'"{family}"' in texts or family.endswith(("-conv", "-combine"))

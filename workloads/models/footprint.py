@@ -1,0 +1,124 @@
+"""Bytes that one GPU holds of a model: weights, caches, states, and the scratch of a step.
+
+A model, the contexts of its batch and how it is spread over GPUs enter; a `Footprint` leaves: kind by kind
+what the regions of a recorded step add up to, without recording one and without torch. Every term is some
+bytes of a layer and some for each of its sequences. Left out: what an engine keeps beside a step (its graphs,
+its workspace, unused pages), and look-up tables beside the vocabulary's, which lie in host memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+from workloads.models import matrices, region_bytes
+from workloads.models.model import Layer, Model
+from workloads.models.region_bytes import LayerRun
+from workloads.parallel import ALONE, Parallel, gathered, shard
+
+UNITS = 132  # of an H200
+PARTS = ("attention", "step")
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of the regions of each kind."""
+
+    weights: int = 0
+    kv: int = 0
+    index: int = 0
+    state: int = 0
+    activation: int = 0
+    output: int = 0
+
+    def __add__(self, other: Footprint) -> Footprint:
+        return Footprint(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Footprint)))
+
+    def __mul__(self, times: int) -> Footprint:
+        return Footprint(*(getattr(self, f.name) * times for f in fields(Footprint)))
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(getattr(self, field.name) for field in fields(Footprint))
+
+    @property
+    def caches(self) -> int:
+        """Cached rows, index keys and states: what grows with the batch and stays from step to step."""
+        return self.kv + self.index + self.state
+
+
+def of_model(
+    model: Model,
+    contexts: Sequence[int],
+    parallel: Parallel = ALONE,
+    *,
+    part: str = "attention",
+    steps: int = 1,
+    units: int = UNITS,
+    staged: bool = False,
+) -> Footprint:
+    """Bytes that the GPU with most of the batch holds while it decodes a step of `contexts`.
+
+    model     the whole model: it is cut here
+    contexts  tokens of each sequence, the new one included, over all groups of GPUs
+    part      `attention`: the attention's own regions; `step`: with all weights
+    steps     after the first, each sequence has a row more
+    staged    selected rows are gathered into a buffer
+
+    UsageError where the model cannot be spread so.
+    """
+    cut = shard(model, parallel)
+    rows = [parallel.rows(tokens + steps - 1) for tokens in parallel.sequences(contexts)]
+    run = LayerRun(max(rows), units, staged)
+    found = Footprint()
+    for layer, count in Counter(_plain(layer, parallel) for layer in cut.layers).items():
+        of_sequences = (_sequence(layer, run, held) * times for held, times in Counter(rows).items())
+        found += sum(of_sequences, _fixed(layer, run)) * count
+    if part == "step":
+        found += Footprint(weights=_matrices(cut))
+    return found
+
+
+def most_sequences(
+    model: Model, context: int, free_bytes: int, parallel: Parallel = ALONE, *, part: str = "attention"
+) -> int:
+    """The largest batch of sequences of `context` tokens that fits into `free_bytes` a GPU; 0: none."""
+    one, two = (
+        of_model(model, [context] * batch * parallel.dp, parallel, part=part).total for batch in (1, 2)
+    )
+    if one > free_bytes:
+        return 0
+    return (1 + (free_bytes - one) // (two - one)) * parallel.dp
+
+
+def _plain(layer: Layer, parallel: Parallel) -> Layer:
+    """The layer as its attention sees it, without the numbers of the layers that it shares with."""
+    return Layer(
+        "",
+        layer.kind,
+        gathered(layer.shape, parallel),
+        layer.projections,
+        *(None if source is None else 0 for source in (layer.index_from, layer.kv_from, layer.blocks_from)),
+    )
+
+
+def _matrices(model: Model) -> int:
+    """Bytes of all matrices outside the attention's own regions."""
+    w = model.weights
+    assert w is not None, f"{model.name} has no weights"
+    layers = (matrix for number in range(len(model.layers)) for matrix in matrices.of_layer(model, number))
+    found: int = sum(matrix.bytes(w.dtype) for matrix in (*layers, *matrices.of_outer(w)))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _fixed(layer: Layer, run: LayerRun) -> Footprint:
+    return Footprint(**region_bytes.of_layer(layer, run))
+
+
+@lru_cache(maxsize=4096)
+def _sequence(layer: Layer, run: LayerRun, rows: int) -> Footprint:
+    return Footprint(**region_bytes.of_sequence(layer, run, rows))
