@@ -34,7 +34,8 @@ def _digest() -> str:
     return hashlib.sha256(text + versions.encode()).hexdigest()[:16]
 
 
-def _cache_root() -> Path:
+def cache_root() -> Path:
+    """The folder of all that can be made again: compiled functions, recorded traces."""
     named = os.environ.get("MEMSIM_CACHE_DIR")
     if named:
         return Path(named)
@@ -53,7 +54,7 @@ def _writable(folder: Path) -> bool:
 
 def _cache_folder() -> Path:
     mode = "checked" if numba.config.BOUNDSCHECK else "plain"  # type: ignore[attr-defined]
-    folder = _cache_root() / f"{_digest()}-{mode}"
+    folder = cache_root() / f"{_digest()}-{mode}"
     if _writable(folder):
         return folder
     scratch = tempfile.mkdtemp(prefix="memsim-")  # a read-only home: compile anew each run
