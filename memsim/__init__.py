@@ -1,6 +1,7 @@
 """memsim: what one decoded token costs when its bytes live somewhere else.
 
-`record` runs the attention kernels of a model and writes a trace, `replay` times it on a machine,
+`record` runs the attention kernels of a model and writes a trace, `replay` times it on a machine, `project`
+does both for a grid of models, machines, contexts and batches and says how far each time may be off,
 `load_machine` reads a machine file, `open_trace` streams a trace. They are fetched when first used, so
 that `import memsim` loads nothing heavy and recording needs no engine.
 """
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memsim.profile import load_machine as load_machine
+    from memsim.projection import project as project
     from memsim.recording import record as record
     from memsim.simulate import replay as replay
     from memsim.trace_read import open_trace as open_trace
@@ -21,6 +23,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "load_machine": "memsim.profile",
     "open_trace": "memsim.trace_read",
+    "project": "memsim.projection",
     "record": "memsim.recording",
     "replay": "memsim.simulate",
 }

@@ -23,7 +23,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 import memsim
-from memsim import cli_kernel, cli_machines, cli_models, cli_trace, cli_validate
+from memsim import cli_kernel, cli_machines, cli_models, cli_project, cli_trace, cli_validate
 from memsim.cli_options import (
     AsJson,
     Bound,
@@ -53,6 +53,7 @@ app.add_typer(cli_machines.app, name="machines", short_help="Memories, links, th
 app.add_typer(cli_models.app, name="models", short_help="Attention stacks, their bytes, sources.")
 app.add_typer(cli_validate.app, name="validate", short_help="Measure machines, show measurements.")
 app.command("kernel")(cli_kernel.kernel)
+app.command("project")(cli_project.project)
 
 
 class Output(io.TextIOWrapper):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.types import unliteral
 
 COMPILED_SOURCES = ("rules.py", "fast_*.py", "plan_*.py")
 _MARK = "compiled"
@@ -33,7 +34,8 @@ def _digest() -> str:
     return hashlib.sha256(text + versions.encode()).hexdigest()[:16]
 
 
-def _cache_root() -> Path:
+def cache_root() -> Path:
+    """The folder of all that can be made again: compiled functions, recorded traces."""
     named = os.environ.get("MEMSIM_CACHE_DIR")
     if named:
         return Path(named)
@@ -52,7 +54,7 @@ def _writable(folder: Path) -> bool:
 
 def _cache_folder() -> Path:
     mode = "checked" if numba.config.BOUNDSCHECK else "plain"  # type: ignore[attr-defined]
-    folder = _cache_root() / f"{_digest()}-{mode}"
+    folder = cache_root() / f"{_digest()}-{mode}"
     if _writable(folder):
         return folder
     scratch = tempfile.mkdtemp(prefix="memsim-")  # a read-only home: compile anew each run
@@ -101,13 +103,33 @@ def jit(function: Callable[..., Any]) -> Any:
     compiled = numba.njit(cache=True, **_OPTIONS)(function)
     if hasattr(compiled, "_cache"):  # not where NUMBA_DISABLE_JIT leaves the function as it is
         compiled._cache = _Cache(compiled._cache)
-    return compiled
+    return _compiled_once(compiled)
 
 
 _INNER: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
-# For functions that only compiled code calls: no wrapper for Python to compile, nothing of its own to
-# cache (the caller's cache entry holds it), and inlined: a call would pass all tables by value.
-inner = numba.njit(**_OPTIONS, **_INNER)
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """Compile a function that only compiled code calls.
+
+    It has no wrapper for Python and nothing of its own in the cache (the caller's entry holds it), and it is
+    inlined: a call would pass all tables by value.
+    """
+    return _compiled_once(numba.njit(**_OPTIONS, **_INNER)(function))
+
+
+def _compiled_once(compiled: Any) -> Any:
+    """Let a call with a constant use the code for any number, where numba compiles anew for each constant.
+
+    A third of all compilations went into such twins; inlined code is made for its constants in any case.
+    """
+    if hasattr(compiled, "get_call_template"):
+        template = compiled.get_call_template
+        plain: Callable[[Any], Any] = unliteral
+        compiled.get_call_template = lambda args, kws: template(
+            [plain(each) for each in args], {name: plain(each) for name, each in kws.items()}
+        )
+    return compiled
 
 
 def is_compiled() -> bool:

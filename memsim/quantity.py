@@ -34,13 +34,18 @@ class Table(BaseModel):
 
 
 class Quantity(Table):
-    """One number of the world: its value as written, how far it can be trusted, where it comes from."""
+    """One number of the world: its value as written, how far it can be trusted, where it comes from.
+
+    low, high   what it may be at least and at most, where somebody says so: both or none, around the value
+    """
 
     parse: ClassVar[Callable[[object], Any]]
 
     value: Any  # int, float, str or list: `parse` says which, and refuses the rest
     provenance: Provenance
     source: Words
+    low: Any = None
+    high: Any = None
 
     @model_validator(mode="after")
     def _value_has_its_unit(self) -> Quantity:
@@ -48,6 +53,23 @@ class Quantity(Table):
             type(self).parse(self.value)
         except UsageError as error:
             raise ValueError(str(error)) from None
+        return self
+
+    @model_validator(mode="after")
+    def _range_holds_the_value(self) -> Quantity:
+        if self.low is None and self.high is None:
+            return self
+        if self.low is None or self.high is None:
+            raise ValueError("has one end of a range; expected both low and high, or none")
+        try:
+            ends = [type(self).parse(end) for end in (self.low, self.value, self.high)]
+        except UsageError as error:
+            raise ValueError(f"low or high: {error}") from None
+        if isinstance(self.value, list):
+            raise ValueError("low and high of a list; expected them with a single number")
+        if not ends[0] <= ends[1] <= ends[2]:
+            found = f"low {shown(self.low)}, value {shown(self.value)}, high {shown(self.high)}"
+            raise ValueError(f"{found}; expected them to rise")
         return self
 
     @property

@@ -27,9 +27,14 @@ def render(result: Result) -> RenderableType:
 
 def text(result: Result, width: int = 100) -> str:
     """The whole report as plain text of at most `width` columns."""
+    return plain_text(render(result), width)
+
+
+def plain_text(renderable: RenderableType, width: int = 100) -> str:
+    """What rich would print, as plain text of at most `width` columns."""
     out = StringIO()
     console = Console(file=out, width=width, color_system=None, legacy_windows=False)
-    console.print(render(result))
+    console.print(renderable)
     return _stripped(out.getvalue())
 
 

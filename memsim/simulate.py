@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from memsim import ledger
 from memsim.cache_plan import CachePlan
 from memsim.errors import TraceError, UsageError, nearest
+from memsim.interval import Replayed
 from memsim.options import DEFAULT_QUANTUM_BYTES, ReplayOptions
 from memsim.placement import build_memory, parse_rules, place_regions
 from memsim.profile import load_machine
@@ -66,6 +67,29 @@ def replay(
 
     Raises UsageError (trace, machine, names), DoesNotFit, or MemsimError if an invariant breaks.
     """
+    found = replayed(
+        trace, machine, place=place, overflow=overflow, run_on=run_on, overrides=overrides, engine=engine,
+        quantum_bytes=quantum_bytes, bound=bound, explain=explain, seed=seed, progress=progress,
+    )  # fmt: skip
+    return found.result
+
+
+def replayed(
+    trace: str | Path,
+    machine: str | Path | Profile | System = "h200",
+    *,
+    place: str | Sequence[str] = (),
+    overflow: str = "refuse",
+    run_on: str | Sequence[str] = (),
+    overrides: str | Sequence[str] = (),
+    engine: str = "fast",
+    quantum_bytes: int = DEFAULT_QUANTUM_BYTES,
+    bound: bool = True,
+    explain: int = 0,
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> Replayed:
+    """`replay`, with all that it takes to replay the kernels again."""
     _check_options(engine, quantum_bytes, seed)
     system = _system(machine, _several(overrides))
     machine_tails = [tier.name for tier in system.tiers if tier.tail]
@@ -91,7 +115,7 @@ def replay(
         result = _with_bounds(result, watched, system, memory, options)
     if explain:
         result = _with_explained(result, watched, system, memory, options, explain, second)
-    return result
+    return Replayed(result, watched, system, memory, options, _longest(result, watched, system))
 
 
 def _halves(progress: Progress | None) -> tuple[Progress | None, Progress | None]:

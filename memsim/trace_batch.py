@@ -42,6 +42,11 @@ UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 Codes = npt.NDArray[np.int8]
 Bools = npt.NDArray[np.bool_]
 
+# Of each column, which records have it; behind them -2 and -1, what is no record, which have none.
+_NEEDED = {
+    name: np.array([name in (*fields, "record") for fields in FIELDS] + [False, False]) for name in COLUMNS
+}
+
 
 class Header(NamedTuple):
     """What stands in a file beside its rows: the caller's metadata and how many rows of each record."""
@@ -286,8 +291,7 @@ def _word_fault(
 
 def _null_fault(columns: pa.RecordBatch, codes: Codes, name: str, row: int) -> Fault | None:
     column = columns.column(name)
-    users = [code for code in range(len(RECORDS)) if name in FIELDS[code]] or [REGION, KERNEL, ACCESS]
-    needed = np.isin(codes, users)
+    needed = _NEEDED[name][codes]
     found = _numpy(column.is_valid())
     wrong = np.flatnonzero(found & ~needed if name in OPTIONAL else found != needed)
     if not len(wrong):

@@ -27,17 +27,25 @@ LAYERS = (  # bottom first
     {"trace_check", "trace_show", "fast_tile", "fast_ring", "reference", "recording", "translation_plan"},
     {"fast_loop", "cache_plan"},
     {"fast"},
-    {"tally", "bound", "ledger"},
-    {"summary", "explain"},
-    {"simulate"},
-    {"kernel"},
+    {"tally", "bound", "ledger", "resimulate"},
+    {"summary", "explain", "ranges", "trace_cache"},
+    {"interval"},
+    {"simulate", "projection_point"},
+    {"kernel", "projection_cell", "projection_plot"},
+    {"projection_batch"},
+    {"projection_run"},
+    {"projection"},
+    {"crossing"},
     {"report_json"},
     {"report"},
-    {"report_trace", "report_models", "explain_show", "demo", "machine_show", "machine_check"},
+    {
+        "report_trace", "report_models", "explain_show", "demo", "machine_show", "machine_check",
+        "projection_json", "projection_show",
+    },
     {"curve"},
     {"curve_plot"},
     {"cli_models"},
-    {"cli_trace", "cli_machines", "cli_kernel", "cli_validate"},
+    {"cli_trace", "cli_machines", "cli_kernel", "cli_project", "cli_validate"},
     {"cli"},
     {"__main__"},
 )  # fmt: skip
@@ -45,7 +53,10 @@ LEVEL = {f"memsim.{name}": level for level, names in enumerate(LAYERS) for name 
 MODULES = sorted(path for path in (ROOT / "memsim").glob("*.py") if path.stem != "__init__")
 
 # What needs torch is fetched by these, inside a function that says what is missing.
-MAY_CALL_WORKLOADS = {"recording", "cli_models", "cli_validate", "kernel", "curve", "curve_plot"}
+MAY_CALL_WORKLOADS = {
+    *("recording", "cli_models", "cli_validate", "kernel", "curve", "curve_plot"),
+    *("interval", "projection_point", "projection_batch", "projection_plot"),
+}
 WORKLOADS_MAY_IMPORT = {
     "memsim.__version__",
     "memsim.errors",
@@ -118,7 +129,7 @@ def test_no_module_bears_the_name_of_a_public_function():
     import memsim
 
     public = set(memsim.__all__) - {"__version__"}
-    assert public == {"load_machine", "open_trace", "record", "replay"}
+    assert public == {"load_machine", "open_trace", "project", "record", "replay"}
     assert public & {path.stem for path in MODULES} == set()
     assert all(callable(getattr(memsim, name)) for name in public)
     assert set(memsim.__all__) <= set(dir(memsim))

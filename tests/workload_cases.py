@@ -130,11 +130,16 @@ def stack_of(
     cut: Cut = SMALL_CUT,
     selected: list[np.ndarray] | dict[int, list[np.ndarray]] | None = None,
     candidates: list[np.ndarray] | None = None,
+    dealt: bool = False,
 ) -> Layer:
-    """Layers on one recorder, filled from seed 0; `selected` rows are those of all layers, or of each."""
+    """Layers on one recorder, filled from seed 0; `selected` rows are those of all layers, or of each.
+
+    `dealt`: a sequence has room for its own rows alone, not for as many as the longest has.
+    """
     sink = ListSink()
     recorder = WatchingRecorder(sink, device)
     run = Run(len(lengths), max(lengths), units, staged, cut, candidates=candidates)
+    run = replace(run, lengths=tuple(lengths)) if dealt else run
     stack: list[Any] = []
     runs: list[Run] = []
     for layer, spec in enumerate(specs):

@@ -64,7 +64,7 @@ def index(row: Row, system: System) -> Job:
 
     def run(recorder: Recorder) -> None:
         queries, keys = QUERY_FORMATS["fp8"], INDEX_FORMATS["fp8"]
-        kept = indexer.Kept(queries, keys, INDEX_HEADS, picks=1, most=entries, k=1)
+        kept = indexer.Kept(queries, keys, INDEX_HEADS, picks=1, most=[entries] * batch, k=1)
         own = indexer.declare(recorder, 0, kept, batch, AS_PRODUCTION)
         indexer.scan(recorder, 0, own, [entries] * batch, system.initiators[0].units)
 

@@ -87,18 +87,18 @@ class BlockRegions:
 
 
 def declare(
-    recorder: Recorder, layer: int, blocks: int, rows: int, batch: int, most_entries: int, cut: Cut
+    recorder: Recorder, layer: int, blocks: int, rows: int, most_entries: Sequence[int], cut: Cut
 ) -> BlockRegions:
-    """Regions of layer `layer` that keeps `blocks` blocks of `rows` entries."""
+    """Regions of layer `layer` that keeps `blocks` blocks of `rows` of each sequence's entries."""
     assert SEGMENT_ROWS % rows == 0, f"blocks of {rows} entries do not fill segments of {SEGMENT_ROWS}"
-    most = -(-most_entries // rows)
-    proposals = candidate_rows(batch, blocks - 1, most - 1, cut)
+    batch, sizes = len(most_entries), [max(1, -(-entries // rows)) for entries in most_entries]
+    proposals = candidate_rows(batch, blocks - 1, max(sizes) - 1, cut)
 
     def region(name: str, count: int, row_bytes: int, dtype: str) -> RegionHandle:
         return recorder.region(f"layer{layer}.{name}", "activation", layer, count, row_bytes, dtype)
 
     return BlockRegions(
-        best=region("block-scores", batch * max(1, most), 4, "fp32"),
+        best=region("block-scores", sum(sizes), 4, "fp32").dealt(sizes),
         candidates=region("block-candidates", proposals, CANDIDATE_BYTES, "bytes") if proposals else None,
         numbers=region("blocks", batch * blocks, 4, "int32"),
         entries=region("block-entries", batch * blocks * rows, 4, "int32"),
@@ -126,7 +126,6 @@ def choose(
     """Keep the best blocks of the scored `entries`; `chosen` puts given ones in their place."""
     batch = len(entries)
     counts = [-(-count // regions.rows) for count in entries]
-    stride, others = scores.region.rows // batch, regions.best.region.rows // batch
     schedule = even_segments([-(-count // SEGMENT_ROWS) for count in entries], units)
     launch = _best_launch()
     with recorder.kernel(f"layer{layer}.block-best", "block-best", layer, units, launch):
@@ -135,8 +134,8 @@ def choose(
                 first = share.first_tile * SEGMENT_ROWS
                 rows = min(share.tiles * SEGMENT_ROWS, entries[sequence] - first)
                 block = one(share.part)
-                found = scores.load(sequence * stride + first, rows, block, worked=True)
-                at = sequence * others + first // regions.rows
+                found = scores.load(scores.first(sequence, batch) + first, rows, block, worked=True)
+                at = regions.best.first(sequence, batch) + first // regions.rows
                 regions.best.store(at, best_of(found, regions.rows), block)
     choices = [Choice(max(count - 1, 0), tail=(max(count - 1, 0), min(count, 1))) for count in counts]
     picks = regions.blocks(batch) - 1
@@ -239,14 +238,14 @@ def _score_share(
     found = listed.regions.entries.load(sequence * listed.regions.most(batch) + first, count, block)
     entries = listed.known(sequence, first, found)
     there = entries >= 0
-    keys = sequence * (indexer.index.region.rows // batch) + entries[there]
+    keys = indexer.index.first(sequence, batch) + entries[there]
     parts = kept.keys.gather(indexer.index, keys, block)
     scored = score(*queries, kept.queries, kept.keys, *parts)
     if not there.all():
         whole = scored.new_full((count, 1), -torch.inf)
         whole[torch.from_numpy(there).to(scored.device)] = scored
         scored = whole
-    indexer.scores.store(sequence * (indexer.scores.region.rows // batch) + first, scored, block)
+    indexer.scores.store(indexer.scores.first(sequence, batch) + first, scored, block)
 
 
 def select_listed(

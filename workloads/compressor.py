@@ -242,8 +242,8 @@ def _states(
 
 def _keep(regions: CompressorRegions, sequence: int, tokens: int, parts: Parts, batch: int) -> None:
     """Write the row that the last of `tokens` tokens completes."""
-    plan, stride = regions.plan, regions.rows.region.rows // batch
-    plan.kept.store(regions.rows, sequence * stride + tokens // plan.ratio - 1, parts, one(sequence))
+    plan, last = regions.plan, regions.rows.first(sequence, batch) + tokens // regions.plan.ratio - 1
+    plan.kept.store(regions.rows, last, parts, one(sequence))
 
 
 @arithmetic

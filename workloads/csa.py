@@ -82,11 +82,12 @@ class CsaRegions:
 def declare(recorder: Recorder, layer: int, shape: CsaShape, run: Run) -> CsaRegions:
     """Regions of layer `layer` for all sequences."""
     assert run.kv is not None or run.index is None, "a layer that makes its rows selects among them"
-    batch, entries, style = run.batch, run.most_rows // shape.ratio, shape.window.style
+    batch, entries, style = run.batch, [tokens // shape.ratio for tokens in run.rows], shape.window.style
     kept = compressed(style, shape.dtype, PAGE_ROWS)
     attention = window_attend.declare(recorder, layer, shape.window, run)
     if run.kv is None:
-        kv = kept.region(recorder, f"layer{layer}.kv", "kv", layer, batch * kept.padded(entries))
+        sizes = [kept.padded(count) for count in entries]
+        kv = kept.region(recorder, f"layer{layer}.kv", "kv", layer, sum(sizes)).dealt(sizes)
     else:
         kv = run.kv.kv
     staged = None
@@ -103,19 +104,20 @@ def declare(recorder: Recorder, layer: int, shape: CsaShape, run: Run) -> CsaReg
         blocks = run.blocks.blocks
     elif shape.blocks:
         assert run.kv is None, "a layer that keeps blocks makes the rows that they are made of"
-        limits = shape.blocks, shape.block_rows
-        blocks = candidates.declare(recorder, layer, *limits, batch, entries, run.cut)
+        blocks = candidates.declare(recorder, layer, shape.blocks, shape.block_rows, entries, run.cut)
     return CsaRegions(attention, kv, makers, own, own.indices, blocks, staged, kept)
 
 
 def _wanted(shape: CsaShape, run: Run) -> Kept:
-    entries = run.most_rows // shape.ratio
+    entries = [tokens // shape.ratio for tokens in run.rows]
     return Kept(
         QUERY_FORMATS[shape.index_dtype],
         compressed_index(shape.window.style, shape.index_dtype),
         shape.index_heads,
         picks=shape.top_k,
-        most=entries if run.blocks is None else min(entries, shape.blocks * shape.block_rows),
+        most=[
+            count if run.blocks is None else min(count, shape.blocks * shape.block_rows) for count in entries
+        ],
         k=shape.top_k,
     )
 
@@ -170,7 +172,7 @@ def step(
     r, units = regions, run.units
     for maker in r.makers:
         if isinstance(maker, LatentRegions):
-            latent_compressor.step(recorder, layer, maker, lengths)
+            latent_compressor.step(recorder, layer, maker, lengths, run.project)
         else:
             compressor.step(recorder, layer, maker, lengths)
     entries = [tokens // shape.ratio for tokens in lengths]

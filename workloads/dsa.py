@@ -122,7 +122,7 @@ def _kept(shape: DsaShape, run: Run) -> Kept:
         INDEX_FORMATS[shape.index_dtype],
         shape.index_heads,
         picks=shape.scored // shape.pool,
-        most=run.most_rows // shape.pool,
+        most=[tokens // shape.pool for tokens in run.rows],
         k=most_gathered(shape),
     )
 

@@ -70,11 +70,6 @@ class Rows:
         """Rows of `indices` for a sequence."""
         return self.indices.region.rows // self.batch
 
-    @property
-    def stride(self) -> int:
-        """Rows of `kv` for a sequence."""
-        return self.kv.region.rows // self.batch
-
     def load(self, sequence: int, first: int, rows: int, blocks: Blocks) -> Parts:
         """Selected rows first.. of a sequence, packed; rows that are -1 are left away."""
         if self.staged is not None:
@@ -91,7 +86,7 @@ class Rows:
         else:
             chosen = found[:, 0].cpu().numpy().astype(np.int64)
             chosen = chosen[chosen >= 0]
-        return chosen + sequence * self.stride
+        return chosen + self.kv.first(sequence, self.batch)
 
 
 def step(

@@ -48,7 +48,7 @@ def step(
     [batch x padded rows] fp32; `kept` is how queries and keys are.
     """
     batch = len(entries)
-    heads, stride = q.region.rows // batch, keys.region.rows // batch
+    heads = q.region.rows // batch
     queries_kept, keys_kept = kept
     schedule = even_segments([-(-rows // SEGMENT_ROWS) for rows in entries], units)
     launch = _launch(heads, keys_kept)
@@ -62,10 +62,10 @@ def step(
             for share in shares:
                 first = share.first_tile * SEGMENT_ROWS
                 rows = min(share.tiles * SEGMENT_ROWS, entries[sequence] - first)
-                at = sequence * stride + first
+                at, to = (handle.first(sequence, batch) + first for handle in (keys, scores))
                 parts = keys_kept.load(keys, at, rows, one(share.part))
                 scored = score(queries, weight, queries_kept, keys_kept, *parts)
-                scores.store(at, scored, one(share.part))
+                scores.store(to, scored, one(share.part))
 
 
 @arithmetic

@@ -137,7 +137,7 @@ def _read(
     scores: RegionHandle, sequence: int, batch: int, choice: Choice, grid: Grid | None, cut: Cut
 ) -> torch.Tensor:
     """All competing scores of a sequence: by one block in passes, or once by a group of blocks."""
-    at = sequence * (scores.region.rows // batch) + choice.first
+    at = scores.first(sequence, batch) + choice.first
     if grid is None:
         return _passes(scores, at, choice.entries, sequence, cut)
     blocks = _blocks(sequence, grid)._replace(grain=grid.chunk)
@@ -154,7 +154,7 @@ def _propose(
     cut: Cut,
 ) -> None:
     """Each block's own best of a sequence, as rows of 8 bytes: score and entry."""
-    at = sequence * (scores.region.rows // batch) + choice.first
+    at = scores.first(sequence, batch) + choice.first
     part = choice.entries // cut.blocks
     for number in range(cut.blocks):
         block, first = sequence * cut.blocks + number, number * part

@@ -94,7 +94,7 @@ class GqaRegions:
 
 def declare(recorder: Recorder, layer: int, shape: GqaShape, run: Run) -> GqaRegions:
     """Regions of layer `layer` for all sequences."""
-    rows = -(-run.most_rows // PAGE_ROWS) * PAGE_ROWS
+    rows = [-(-tokens // PAGE_ROWS) * PAGE_ROWS for tokens in run.rows]
     return regions_of(recorder, layer, shape, run, rows, ("k", "v"), sink=False)
 
 
@@ -103,14 +103,14 @@ def regions_of(
     layer: int,
     shape: GqaShape,
     run: Run,
-    rows: int,
+    rows: Sequence[int],
     names: tuple[str, str],
     *,
     sink: bool,
 ) -> GqaRegions:
-    """Regions with `rows` keys and values a sequence and head, called `names`."""
+    """Regions with `rows` keys and values of each sequence and head, called `names`."""
     assert shape.heads % shape.kv_heads == 0, f"{shape.heads} query heads of {shape.kv_heads} key heads"
-    queries, cached = run.batch * shape.heads, run.batch * shape.kv_heads * rows
+    queries, sizes = run.batch * shape.heads, [count for count in rows for _ in range(shape.kv_heads)]
     splits = (run.batch + run.units // shape.kv_heads + 1) * shape.heads
     columns, pieces = pieces_of(shape)
 
@@ -119,8 +119,8 @@ def regions_of(
 
     return GqaRegions(
         q=region("q", "activation", queries, shape.key_dim * 2, "bf16"),
-        k=region(names[0], "kv", cached, shape.key_dim * 2, "bf16"),
-        v=region(names[1], "kv", cached, shape.value_dim * 2, "bf16"),
+        k=region(names[0], "kv", sum(sizes), shape.key_dim * 2, "bf16").dealt(sizes),
+        v=region(names[1], "kv", sum(sizes), shape.value_dim * 2, "bf16").dealt(sizes),
         sink=region("sink", "weights", shape.heads, 4, "fp32") if sink else None,
         partial=region("partial", "activation", splits * pieces, columns * 4, "fp32"),
         lse=region("partial-lse", "activation", splits, 4, "fp32"),
@@ -208,7 +208,7 @@ def _attend_group(
     sequence, head = place
     group, pieces = shape.heads // shape.kv_heads, pieces_of(shape)[1]
     block, first_query = shares[0].part * shape.kv_heads + head * len(shares), head * group
-    base = (sequence * shape.kv_heads + head) * (regions.k.region.rows // (len(rows) * shape.kv_heads))
+    base = regions.k.first(sequence * shape.kv_heads + head, len(rows) * shape.kv_heads)
     mine = one(block)
     q = regions.q.load(sequence * shape.heads + first_query, group, each(block, block + len(shares) - 1))
     sink = None if regions.sink is None else regions.sink.load(first_query, group, mine)

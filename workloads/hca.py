@@ -42,9 +42,9 @@ class HcaRegions:
 def declare(recorder: Recorder, layer: int, shape: HcaShape, run: Run) -> HcaRegions:
     """Regions of layer `layer` for all sequences."""
     kept = compressed(shape.window.style, shape.dtype, PAGE_TOKENS // shape.ratio)
-    entries = run.batch * kept.padded(run.most_rows // shape.ratio)
+    sizes = [kept.padded(tokens // shape.ratio) for tokens in run.rows]
     attention = window_attend.declare(recorder, layer, shape.window, run)
-    kv = kept.region(recorder, f"layer{layer}.kv", "kv", layer, entries)
+    kv = kept.region(recorder, f"layer{layer}.kv", "kv", layer, sum(sizes)).dealt(sizes)
     plan = Plan("", LATENT, shape.ratio, overlap=False, kept=kept, split=True)
     return HcaRegions(attention, kv, compressor.declare(recorder, layer, plan, kv, run.batch), kept)
 

@@ -26,7 +26,7 @@ class Kept:
     """How queries and keys are kept, and what is picked of them.
 
     picks  entries that the scores pick
-    most   entries that a sequence has at most
+    most   entries that each sequence has at most
     k      rows that a sequence selects at most
     """
 
@@ -34,7 +34,7 @@ class Kept:
     keys: Format
     heads: int
     picks: int
-    most: int
+    most: Sequence[int]
     k: int
 
 
@@ -63,17 +63,17 @@ def declare(
     recorder: Recorder, layer: int, kept: Kept, batch: int, cut: Cut, keys: RegionHandle | None = None
 ) -> IndexerRegions:
     """Regions of layer `layer` for `batch` sequences; `keys` are another layer's."""
-    name, entries = f"layer{layer}", batch * kept.keys.padded(kept.most)
-    candidates = candidate_rows(batch, kept.picks, kept.most, cut)
+    name, sizes = f"layer{layer}", [kept.keys.padded(entries) for entries in kept.most]
+    candidates = candidate_rows(batch, kept.picks, max(kept.most), cut)
 
     def region(called: str, count: int, row_bytes: int, dtype: str) -> RegionHandle:
         return recorder.region(f"{name}.{called}", "activation", layer, count, row_bytes, dtype)
 
     return IndexerRegions(
-        index=keys or kept.keys.region(recorder, f"{name}.index", "index", layer, entries),
+        index=keys or kept.keys.region(recorder, f"{name}.index", "index", layer, sum(sizes)).dealt(sizes),
         index_q=kept.queries.region(recorder, f"{name}.index-q", "activation", layer, batch * kept.heads),
         index_weights=region("index-weights", batch, kept.heads * 4, "fp32"),
-        scores=region("scores", entries, 4, "fp32"),
+        scores=region("scores", sum(sizes), 4, "fp32").dealt(sizes),
         candidates=region("candidates", candidates, CANDIDATE_BYTES, "bytes") if candidates else None,
         indices=region("indices", batch * kept.k, 4, "int32"),
         kept=kept,

@@ -74,9 +74,10 @@ def regions_of(recorder: Recorder, layer: int, shape: MlaShape, run: Run, rows: 
     """Regions of a layer with latent rows kept as `rows`."""
     name, batch = f"layer{layer}", run.batch
     queries, most = batch * shape.heads, batch + flash_mla_parts(run.units, shape.heads)
+    sizes = [padded(tokens) for tokens in run.rows]
     return MlaRegions(
         q=recorder.region(f"{name}.q", "activation", layer, queries, rows.width * 2, "bf16"),
-        kv=rows.region(recorder, f"{name}.kv", "kv", layer, batch * padded(run.most_rows)),
+        kv=rows.region(recorder, f"{name}.kv", "kv", layer, sum(sizes)).dealt(sizes),
         partials=combine.declare(recorder, layer, shape.heads, most),
         out=recorder.region(f"{name}.out", "output", layer, queries, LATENT * 2, "bf16"),
         rows=rows,
@@ -105,15 +106,15 @@ def step(
     parts = flash_mla_parts(run.units, heads)
     schedule = flash_mla_split([-(-rows // TILE_ROWS) for rows in lengths], parts)
     numbers = combine.first_splits(schedule)
-    stride = regions.kv.region.rows // len(lengths)
     launch = _launch(regions, group, shape)
     with recorder.kernel(f"layer{layer}.mla", "mla", layer, parts * group, launch, regions.partials.region):
         for sequence, shares in enumerate(schedule):
+            begin = regions.kv.first(sequence, len(lengths))
             for number, (share, q) in enumerate(with_queries(regions.q, sequence, shares, heads)):
                 first = share.first_tile * TILE_ROWS
                 rows = min(share.tiles * TILE_ROWS, lengths[sequence] - first)
                 readers = each(share.part * group, share.part * group + group - 1)
-                kv = regions.rows.load(regions.kv, sequence * stride + first, rows, readers)
+                kv = regions.rows.load(regions.kv, begin + first, rows, readers)
                 values, lse = attend(q, shape.scale, regions.rows, *kv)
                 writers = by_heads(share, group)
                 if len(shares) == 1:

@@ -10,8 +10,9 @@ shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -178,6 +179,21 @@ class RegionHandle:
         self.dtype = TORCH_DTYPES[region.dtype]
         self.width = region.row_bytes // self.dtype.itemsize
         self.data: torch.Tensor | None = None
+        self._firsts: tuple[int, ...] = ()
+
+    def dealt(self, sizes: Sequence[int]) -> RegionHandle:
+        """The same, its rows dealt to sequences, `sizes` rows to each; returns itself."""
+        firsts = tuple(accumulate(sizes, initial=0))
+        assert firsts[-1] == self.region.rows, f"region {self.region.name!r}: {firsts[-1]} rows are dealt"
+        self._firsts = firsts
+        return self
+
+    def first(self, sequence: int, batch: int) -> int:
+        """First row of a sequence: as they were dealt, else each of `batch` sequences has as many."""
+        if self._firsts:
+            assert len(self._firsts) == batch + 1, f"region {self.region.name!r}: not of {batch} sequences"
+            return self._firsts[sequence]
+        return sequence * (self.region.rows // batch)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -35,7 +35,9 @@ FACTS = (
 def declare(recorder: Recorder, layer: int, shape: SwaShape, run: Run) -> GqaRegions:
     """Regions of layer `layer` for all sequences."""
     names = "window-k", "window-v"
-    return gqa.regions_of(recorder, layer, shape.attention, run, shape.window, names, sink=shape.sink)
+    return gqa.regions_of(
+        recorder, layer, shape.attention, run, [shape.window] * run.batch, names, sink=shape.sink
+    )
 
 
 def fill(regions: GqaRegions, generator: torch.Generator) -> None:

@@ -106,8 +106,7 @@ class AllRows:
 
     def load(self, sequence: int, first: int, rows: int, blocks: Blocks) -> Parts:
         """Rows first.. of a sequence."""
-        stride = self.kv.region.rows // self.batch
-        return self.format.load(self.kv, sequence * stride + first, rows, blocks)
+        return self.format.load(self.kv, self.kv.first(sequence, self.batch) + first, rows, blocks)
 
 
 def declare(recorder: Recorder, layer: int, shape: WindowShape, run: Run) -> WindowRegions:

@@ -1,0 +1,145 @@
+"""`memsim project` and `memsim crossover`: parse, call one function, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from memsim.cli_models import IndexDtype, KvDtype, Ratio, Replace
+from memsim.cli_options import AsJson, Overrides, Place, RunOn
+from memsim.errors import DoesNotFit
+from memsim.output import named
+
+Models = Annotated[
+    list[str], typer.Argument(metavar="MODEL...", help="Names that 'models list' prints, or .toml files.")
+]
+Machines = Annotated[
+    str, typer.Option("--machine", metavar="NAME[,NAME]", help="Machines' names, or paths of .toml files.")
+]
+Part = Annotated[
+    Literal["attention"],
+    typer.Option(help="What is timed: the attention of all layers."),
+]
+Overflow = Annotated[
+    str, typer.Option(metavar="refuse|TIER", help="What to do with what does not fit its tier.")
+]
+Selection = Annotated[
+    str | None,
+    typer.Option(metavar="NAME|FILE", help="Rows that sparse attention picks, as for 'trace record'."),
+]
+Stage = Annotated[
+    Literal["kv"] | None,
+    typer.Option(help="kv: gather the selected rows into a staging buffer before the attention."),
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes. Default: as many as there are cores.")]
+
+
+def project(
+    models: Models,
+    machine: Machines = "h200-host",
+    context: Annotated[
+        str, typer.Option(metavar="TOKENS[,TOKENS]", help="Tokens in the cache: 128K,1M,10M (1K = 1,024).")
+    ] = "128K,1M,10M",
+    batch: Annotated[
+        str, typer.Option(metavar="N[,N|max]", help="Sequences decoded together; max: as many as fit.")
+    ] = "1",
+    slo: Annotated[
+        str | None,
+        typer.Option(metavar="tpot=TIME", help="With max: as many as also meet this: tpot=20ms."),
+    ] = None,
+    part: Part = "attention",
+    place: Place = None,
+    overflow: Overflow = "refuse",
+    run_on: RunOn = None,
+    overrides: Overrides = None,
+    selection: Selection = None,
+    stage: Stage = None,
+    replace: Replace = None,
+    ratio: Ratio = None,
+    kv_dtype: KvDtype = None,
+    index_dtype: IndexDtype = None,
+    workers: Workers = None,
+    as_json: AsJson = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", parser=named, metavar="DIR",
+            help="Also write JSON, table and figure here; finished points stay, a rerun goes on.",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Print what a token costs for every model, machine, context and batch, each with its interval.
+
+    What does not fit is a row that says by how much; exit code 5 if nothing fits.
+    """
+    from memsim import output as files
+    from memsim import progress, projection_json, projection_show, report, report_json
+    from memsim.projection_cell import batch_of, check, grid
+    from memsim.projection_point import Ask
+    from memsim.projection_run import run
+    from memsim.units import parse_tokens
+
+    ask = Ask(
+        part=part,
+        place=tuple(place or ()),
+        overflow=overflow,
+        run_on=tuple(run_on or ()),
+        overrides=tuple(overrides or ()),
+        selection=selection,
+        stage=stage,
+        replace=tuple(replace or ()),
+        ratio=ratio,
+        kv_dtype=kv_dtype,
+        index_dtype=index_dtype,
+        slo_ps=_slo_ps(slo),
+    )
+    cells = grid(
+        models,
+        _words(machine),
+        [parse_tokens(each) for each in _words(context)],
+        [batch_of(each) for each in _words(batch)],
+    )
+    check(cells, ask)
+    if output is not None:
+        from memsim import projection_plot
+
+        files.check_writable(output)
+        projection_plot.require()
+    with progress.shown("projecting") as advance:
+        points = run(cells, ask, output, workers, advance)
+    text = report_json.dumps(projection_json.document(points, ask))
+    if output is not None:
+        table = report.plain_text(projection_show.render(points))
+        files.write_files(output, {"projection.json": text, "projection.txt": table})
+        projection_plot.draw(points, output)
+    if as_json:
+        print(text, end="")
+    else:
+        report.show(projection_show.render(points))
+    if all(point.refused for point in points):
+        raise DoesNotFit(f"none of {len(points)} points fits; {points[0].refused}")
+
+
+def _words(text: str) -> list[str]:
+    """Words between commas; UsageError for none."""
+    from memsim.errors import UsageError
+
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise UsageError(f"'{text}': an empty word; expected words with commas between them")
+    return words
+
+
+def _slo_ps(text: str | None) -> int | None:
+    """Picoseconds of "tpot=20ms"."""
+    from memsim.errors import UsageError
+    from memsim.units import parse_time
+
+    if text is None:
+        return None
+    what, equals, time = text.partition("=")
+    if what != "tpot" or not equals:
+        raise UsageError(f"--slo '{text}': expected tpot=TIME, as in tpot=20ms")
+    return parse_time(time)

@@ -1,0 +1,102 @@
+"""The largest batch that fits a machine, and meets a bound on the time of a token.
+
+A cell enters, a number of sequences leaves. Whether a batch fits is asked of the footprint of one GPU, placed
+by the rules as regions of a trace would be. Only a bound on the time is found by replays, few of them:
+between a batch that meets it and one that does not.
+"""
+
+from __future__ import annotations
+
+from memsim.errors import DoesNotFit, UsageError
+from memsim.placement import parse_rules, place_regions
+from memsim.projection_cell import machine_of, time_ps, units_of
+from memsim.projection_point import Ask, Cell, about
+from memsim.route import build_system
+from memsim.trace import REGION_KINDS, Region
+from memsim.units import format_time
+
+MOST_BATCH = 4096  # sequences that a step is recorded for at most
+
+
+def largest(cell: Cell, ask: Ask) -> tuple[int, str]:
+    """The largest batch of a cell and a few words about it; 0 and why, where not even one sequence does."""
+    lacks = shortfall(cell, ask, 1)
+    if lacks:
+        return 0, lacks
+    most = _most(cell, ask)
+    words = f"{most:,} sequences are the most that fit" if most < MOST_BATCH else f"{most:,} sequences fit"
+    if ask.slo_ps is None:
+        return most, words
+    found = within(cell, ask, most, ask.slo_ps)
+    bound = format_time(ask.slo_ps)
+    if not found:
+        return 0, f"a token of one sequence takes more than {bound}; expected at most that; give it more time"
+    return found, f"{words}, {found:,} the most with {bound} a token" if found < most else words
+
+
+def shortfall(cell: Cell, ask: Ask, batch: int) -> str:
+    """Why a batch does not fit the tiers that the rules place it in; "" if it does."""
+    for rule in ask.place:
+        if rule.partition("=")[0] not in REGION_KINDS:
+            raise UsageError(
+                f"--batch max with --place '{rule}': expected rules by kind, such as kv=host; give a number"
+            )
+    system = build_system(machine_of(cell.machine, ask.overrides)[0])
+    regions = _regions(cell, ask, batch)
+    try:
+        place_regions(regions, parse_rules(ask.place, regions, system), ask.overflow, system)
+    except DoesNotFit as error:
+        return str(error)
+    return ""
+
+
+def _regions(cell: Cell, ask: Ask, batch: int) -> list[Region]:
+    """What one GPU holds, as one region of each kind, in rows of a byte."""
+    from workloads.models import footprint
+
+    held = footprint.of_model(
+        about(cell.model, ask),
+        [cell.context_tokens] * batch,
+        part=ask.part,
+        units=units_of(cell, ask),
+        staged=ask.stage is not None,
+    )
+    sizes = [(kind, int(getattr(held, kind))) for kind in REGION_KINDS]
+    return [
+        Region(number, f"all {kind}", kind, -1, "", nbytes, 1)
+        for number, (kind, nbytes) in enumerate(sizes)
+        if nbytes
+    ]
+
+
+def _most(cell: Cell, ask: Ask) -> int:
+    """The largest batch that fits; one does."""
+    low, high = 1, 2
+    while high <= MOST_BATCH and not shortfall(cell, ask, high):
+        low, high = high, 2 * high
+    high = min(high, MOST_BATCH + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if shortfall(cell, ask, middle) else (middle, high)
+    return low
+
+
+def within(cell: Cell, ask: Ask, most: int, slo_ps: int) -> int:
+    """The largest batch up to `most` whose token takes `slo_ps` at most; 0: not even one sequence does."""
+    most_ps = time_ps(cell, ask, most)
+    if most_ps <= slo_ps:
+        return most
+    least_ps = time_ps(cell, ask, 1)
+    if least_ps > slo_ps:
+        return 0
+    low, high = (1, least_ps), (most, most_ps)
+    guess_by_line = True
+    while high[0] - low[0] > 1:
+        middle = (low[0] + high[0]) // 2
+        if guess_by_line:
+            share = (slo_ps - low[1]) / max(1, high[1] - low[1])
+            middle = min(high[0] - 1, max(low[0] + 1, low[0] + int(share * (high[0] - low[0]))))
+        guess_by_line = not guess_by_line
+        took_ps = time_ps(cell, ask, middle)
+        low, high = (low, (middle, took_ps)) if took_ps > slo_ps else ((middle, took_ps), high)
+    return low[0]

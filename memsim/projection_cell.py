@@ -1,0 +1,75 @@
+"""Cells of a projection: a model on a machine at a context and a batch; which there are, and what one takes.
+
+Names and options enter, checked cells leave. A machine is loaded once a process, with its guessed numbers
+free to be others (`ranges`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from memsim.errors import UsageError
+from memsim.profile import load_machine
+from memsim.projection_point import MAX, PARTS, Ask, Cell, about
+from memsim.ranges import Varied
+from memsim.simulate import replayed
+from memsim.trace_cache import kept
+
+if TYPE_CHECKING:
+    from memsim.profile_schema import Profile
+
+
+@lru_cache
+def machine_of(name: str, overrides: tuple[str, ...]) -> tuple[Profile, Varied]:
+    """A machine, and the same with its guessed numbers free."""
+    profile = load_machine(name, overrides)
+    return profile, Varied(profile)
+
+
+def units_of(cell: Cell, ask: Ask) -> int:
+    """Processors that the kernels of a cell split their work over."""
+    profile, _ = machine_of(cell.machine, ask.overrides)
+    return next(iter(profile.initiator.values())).units.number
+
+
+def grid(
+    models: Sequence[str], machines: Sequence[str], contexts: Sequence[int], batches: Sequence[int | str]
+) -> list[Cell]:
+    """All cells, in the order in which they are shown."""
+    return [
+        Cell(model, machine, context, batch)
+        for model in models
+        for machine in machines
+        for context in contexts
+        for batch in batches
+    ]
+
+
+def check(cells: Sequence[Cell], ask: Ask) -> None:
+    """UsageError for an unknown model, machine, part or rule, before anything is recorded."""
+    if ask.part not in PARTS:
+        raise UsageError(f"--part {ask.part}: expected one of: {', '.join(PARTS)}")
+    for cell in cells:
+        about(cell.model, ask)
+        units_of(cell, ask)
+        if cell.batch != MAX and not (isinstance(cell.batch, int) and cell.batch >= 1):
+            raise UsageError(f"--batch {cell.batch}: expected a whole number from 1 on, or {MAX}")
+
+
+def time_ps(cell: Cell, ask: Ask, batch: int) -> int:
+    """Time of a token at a batch [ps]; DoesNotFit."""
+    profile, _ = machine_of(cell.machine, ask.overrides)
+    options = ask.recording(cell.model, batch, units_of(cell, ask))
+    with kept(cell.model, cell.context_tokens, options) as trace:
+        return replayed(trace, profile, **ask.replaying(), bound=False).result.tpot_ps
+
+
+def batch_of(text: str | int) -> int | str:
+    """A batch as a cell has it; UsageError for neither a number nor MAX."""
+    if isinstance(text, int) or text == MAX:
+        return text
+    if not text.isdecimal():
+        raise UsageError(f"--batch '{text}': expected a whole number from 1 on, or {MAX}")
+    return int(text)

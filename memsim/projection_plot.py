@@ -1,0 +1,170 @@
+"""Draws the time of a token against the context, log-log: a line for each model, machine and batch.
+
+Points of a projection enter, projection.svg and projection.png leave. A band is the interval; a line is
+dashed, and its points are open, where no measurement is behind it; a cross at the upper edge is a point that
+does not fit. Needs matplotlib (extra `figures`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memsim.errors import OutputError
+from memsim.interval import VALIDATED
+from memsim.projection_point import Point
+from memsim.units import format_time, format_tokens
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NAME = "projection"
+INCHES = (8.2, 5.2)
+LABEL = 8.5  # points of a name's letters
+MARKERS = ("o", "s", "^")
+APART = 0.045  # of the height: names at the right keep this distance
+
+Line = tuple[str, list[Point]]  # what it is called, its points with contexts rising
+
+
+def require() -> None:
+    """MissingExtra without matplotlib."""
+    from validation.figures_plot import require_matplotlib
+
+    require_matplotlib()
+
+
+def draw(points: Sequence[Point], folder: Path) -> list[Path]:
+    """Write the figure into a folder that exists; OutputError if that fails."""
+    require()
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from validation.figures_plot import SETTINGS
+
+    with mpl.rc_context(SETTINGS):
+        canvas = Figure(figsize=INCHES, layout="constrained")
+        FigureCanvasAgg(canvas)
+        _fill(canvas.subplots(), points)
+        canvas.suptitle(_title(points), x=0.01, ha="left", fontsize=11, fontweight="bold")
+        canvas.supxlabel(_foot(points), x=0.01, ha="left", fontsize=8, color="#444444")
+        return [_saved(canvas, folder / f"{NAME}.{suffix}") for suffix in ("png", "svg")]
+
+
+def _saved(canvas: Any, path: Path) -> Path:
+    """Written whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    metadata: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
+    try:
+        canvas.savefig(part, format=path.suffix[1:], dpi=130, metadata=metadata)
+        os.replace(part, path)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}; choose another folder") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def lines_of(points: Sequence[Point]) -> list[Line]:
+    """Points by what they share besides their context; names say what differs between lines."""
+    several = [
+        len({point.machine for point in points}) > 1,
+        len({point.asked for point in points}) > 1,
+    ]
+    lines: dict[str, list[Point]] = {}
+    for point in points:
+        name = point.model
+        name += f" on {point.machine}" if several[0] else ""
+        name += f", batch {point.asked}" if several[1] else ""
+        lines.setdefault(name, []).append(point)
+    return [(name, sorted(line, key=lambda point: point.context_tokens)) for name, line in lines.items()]
+
+
+def _title(points: Sequence[Point]) -> str:
+    what = {"attention": "the attention of one token", "step": "one token"}[points[0].part]
+    machines = " and ".join(dict.fromkeys(point.machine for point in points))
+    batches = ", ".join(dict.fromkeys(str(point.asked) for point in points))
+    return f"Time of {what} on {machines}, batch {batches}"
+
+
+def _foot(points: Sequence[Point]) -> str:
+    lines = ["Bands: 5 to 95%, by errors of measured kernels and what guessed numbers may move."]
+    if any(not point.refused and point.trust != VALIDATED for point in points):
+        lines.append("Dashed, open circles: beyond what was measured, or never measured.")
+    if any(point.refused for point in points):
+        lines.append("Crosses at the upper edge: does not fit.")
+    return "\n".join(lines)
+
+
+def _fill(place: Axes, points: Sequence[Point]) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+    from validation.figures_plot import WORDS as COLOURS
+
+    lines = lines_of(points)
+    place.set_xscale("log")
+    place.set_yscale("log")
+    crossed = 0  # lines with points that do not fit: their crosses stand one below the other
+    for number, line in enumerate(lines):
+        height = 1 - crossed * APART / 2
+        _line(place, line, COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % 3], height)
+        crossed += any(point.refused for point in line[1])
+    contexts = sorted({point.context_tokens for point in points})
+    place.xaxis.set_major_locator(FixedLocator(contexts))
+    place.xaxis.set_minor_locator(NullLocator())
+    place.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_tokens(round(value))))
+    place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    place.yaxis.set_minor_formatter(NullFormatter())
+    place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _round(value)))
+    place.set_xlabel("Tokens in the cache")
+    place.set_ylabel("Time of a token")
+    _names(place, lines, COLOURS)
+
+
+def _round(time_ps: float) -> str:
+    """A time of an axis, without needless digits."""
+    number, unit = format_time(time_ps).split()
+    return f"{float(number):g} {unit}"
+
+
+def _line(place: Axes, line: Line, colour: str, marker: str, height: float) -> None:
+    """One line with its band; height: of its crosses, as a share of the panel's."""
+    points = [point for point in line[1] if not point.refused]
+    xs = [point.context_tokens for point in points]
+    lows, highs = ([getattr(point, end) for point in points] for end in ("low_ps", "high_ps"))
+    place.fill_between(xs, lows, highs, color=colour, alpha=0.13, linewidth=0)
+    for before, after in zip(points, points[1:], strict=False):
+        backed = before.trust == after.trust == VALIDATED
+        ends = [before.context_tokens, after.context_tokens], [before.tpot_ps, after.tpot_ps]
+        place.plot(*ends, color=colour, linewidth=1.5, linestyle="-" if backed else "--")
+    for point in points:
+        backed = point.trust == VALIDATED
+        look: dict[str, Any] = {"color": colour, "markerfacecolor": colour if backed else "white"}
+        place.plot(point.context_tokens, point.tpot_ps, marker, markersize=5, **look)
+        if len(points) == 1:  # a band has no width there
+            place.vlines(point.context_tokens, point.low_ps, point.high_ps, color=colour, alpha=0.4)
+    for point in line[1]:
+        if point.refused:
+            at = place.get_xaxis_transform()
+            place.plot(point.context_tokens, height, "x", color=colour, transform=at, clip_on=False, zorder=5)
+
+
+def _names(place: Axes, lines: Sequence[Line], colours: Sequence[str]) -> None:
+    """Each line's name at its right end, moved apart where they would overlap."""
+    from math import log
+
+    low, high = place.get_ylim()
+    ends = []
+    for number, (name, points) in enumerate(lines):
+        fitting = [point for point in points if not point.refused]
+        height = log(fitting[-1].tpot_ps / low) / log(high / low) if fitting else 1.0
+        words = name if fitting else f"{name} (does not fit)"
+        ends.append((height, words, colours[number % len(colours)]))
+    least = 0.0
+    for height, words, colour in sorted(ends):
+        least = max(least, height)
+        place.text(1.015, least, words, transform=place.transAxes, color=colour, fontsize=LABEL, va="center")
+        least += APART
