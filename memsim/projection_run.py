@@ -98,8 +98,7 @@ def point_of(cell: Cell, ask: Ask) -> Point:
 
 def _notes_of_context(model: Any, context_tokens: int) -> Iterator[str]:
     if context_tokens > model.max_context:
-        most, asked = format_tokens(model.max_context), format_tokens(context_tokens)
-        yield f"{asked} tokens are beyond the {most} that {model.name} is configured for"
+        yield f"{model.name} is configured for {format_tokens(model.max_context)} tokens; longer is a what-if"
 
 
 def points_of(task: Task, ask: Ask) -> list[Point]:
