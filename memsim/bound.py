@@ -76,7 +76,7 @@ def segments_again(
     """
     family_of = {kernel: family for family, kernel in wanted.items()}
     found = 0
-    for segment in split(trace.kernels()):
+    for segment in split(trace.kernels(), home=lambda kernel: home_of(kernel, options.run_on)):
         places = {family_of[k.id]: i for i, (k, _) in enumerate(segment.launches) if k.id in family_of}
         if places:
             yield _again(segment, places, system, memory, options, plan)
@@ -99,7 +99,7 @@ def _again(
     row_bytes = memory.regions[:, ROW_BYTES]
     no_graph = [False] * len(segment.launches)  # a step's launch is no part of a kernel's own time
     program = build_program(
-        segment.launches, segment.waits, no_graph, system, row_bytes, options.run_on, plan
+        segment.launches, segment.waits, no_graph, system, row_bytes, options.run_on, plan, segment.handed
     )
     _, program, local = localize(program, memory)
     serial = np.array([reduces_one_by_one(kernel, accesses) for kernel, accesses in segment.launches])

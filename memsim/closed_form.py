@@ -132,7 +132,8 @@ def round_trip_ps(way: Way, nbytes: int, span_bytes: int, begin: int = 0) -> int
         near_mbps, far_mbps = reversed(link.mbps) if hop.flipped else link.mbps
         out_bytes, back_bytes = (headers + moved, 0) if way.write else (headers, headers + moved)
         total_ps += _wire_ps(link, out_bytes, far_mbps, span_bytes) + hop.latency_ps
-        total_ps += _wire_ps(link, back_bytes, near_mbps, span_bytes) + hop.latency_ps
+        total_ps += _wire_ps(link, back_bytes, near_mbps, span_bytes)
+        total_ps += way.system.back_ps(way.initiator, hop, way.write)
     return total_ps
 
 

@@ -24,7 +24,7 @@ from memsim.jit import is_compiled, mark_compiled
 from memsim.limits import check_times
 from memsim.options import ReplayOptions
 from memsim.progress import Progress
-from memsim.program import UNIT_SHARES, Plan, Program, build_program
+from memsim.program import UNIT_SHARES, Plan, Program, build_program, home_of
 from memsim.result import LATENCY_BUCKETS, Outcome, empty_outcome
 from memsim.rules import (  # fmt: skip
     GATHER_AT, MOST_WAITED_PS, PIECE_AT, REGION, ROW_BYTES, ROWS, SHARE_AT, STRIDE, TIER, TILE_ROWS, Memory,
@@ -55,10 +55,10 @@ def run(
     total = empty_outcome(trace.kernel_count, len(trace.regions), len(system.tiers), len(system.links))
     memo: Memo = OrderedDict()
     begin_ps, done = 0, 0
-    for segment in split(trace.kernels()):
+    for segment in split(trace.kernels(), home=lambda kernel: home_of(kernel, options.run_on)):
         program = build_program(
             segment.launches, segment.waits, segment.new_step, system, memory.regions[:, ROW_BYTES],
-            options.run_on, plan,
+            options.run_on, plan, segment.handed,
         )  # fmt: skip
         check_times(program, memory, system, options.quantum_bytes, begin_ps)
         regions, program, local = localize(program, memory)

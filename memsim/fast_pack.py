@@ -128,7 +128,7 @@ def _hop(system: System, initiator: int, hop: Hop, curve_at: Sequence[int], comm
     pool = NONE if commanded else units + 4 * hop.link + 2 * hop.flipped
     return [
         hop.link, hop.latency_ps, system.packet_bytes(initiator, hop.link), link.header_bytes,
-        pool, outward, curve_at[hop.link], curve_at[hop.link + 1],
+        pool, outward, curve_at[hop.link], curve_at[hop.link + 1], system.back_ps(initiator, hop, True),
         *(first_server if link.shared else first_server + way for way in ways),
         *(link.mbps[way] for way in ways),
     ]  # fmt: skip
@@ -157,7 +157,7 @@ def pack_work(program: Program, system: System) -> Work:
     columns = (
         program.launch_ps, program.wait_at, program.block_at, program.unit_shares, program.tiles,
         program.in_order, program.flops, program.mflops, program.work_ps, program.tile_ps,
-        program.startup_ps, program.drain_ps, program.number,
+        program.startup_ps, program.drain_ps, program.idle_ps, program.number,
         unit_at[program.initiator], unit_at[program.initiator + 1] - 1,
         program.initiator * (len(system.tiers) + 1), *ports[program.initiator].T,
     )  # fmt: skip

@@ -21,6 +21,7 @@ from memsim.fast_state import (  # fmt: skip
     END_PS,
     FIXED_PS,
     FLOPS,
+    IDLE_PS,
     IN_CACHE,
     IN_ORDER,
     INTERLEAVE,
@@ -384,7 +385,9 @@ def begin_block(prog, ring, block, begin_ps):
 
 @inner
 def block_end_ps(prog, ring, begin_ps):
-    """When a block ends all of whose tiles are served."""
+    """When a block ends all of whose tiles are served, if it has any."""
+    if prog.op_at[ring.at[AT_BLOCK]] == prog.op_at[ring.at[AT_BLOCK] + 1]:
+        return begin_ps + max(1, prog.kernels[0, IDLE_PS])
     return max(begin_ps + 1, ring.at[AT_LAST_PS] + prog.kernels[0, DRAIN_PS])
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from memsim.fast_pool import pay
 from memsim.fast_queue import schedule
 from memsim.fast_state import (  # fmt: skip
-    BLOCK_AT, BUFFER_BYTES, CHANNELS, DIGEST, DRAWN, GATHERED_BYTES, GATHERED_PS, GATHERED_REST, HEADER,
-    HOP_MBPS, HOP_PS, HOP_SERVER, INTERLEAVE, IN_CACHE, KERNEL, LAST_WORK_PS, LATENCY_PS, LINK, LOADED_AT,
-    LOADED_END, MBPS, NONE, OCCUPANCY_PS, OUTWARD, PACKET, PIECE_PS, PIECE_REST, POINTS_AT, POINTS_END, POOL,
-    QUEUE, RATE, REST, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PARTS, R_PASSED_PS,
-    R_POOL, R_PUSHES, R_ROUTE, R_SLOT, R_STEP, R_TIER, R_TRANSFER, R_WRITE, SEED, SERVER_AT, SETTLED,
-    START_PS, TAIL_AT, TAIL_END, TIERS, TURNAROUND_PS, UNIT, WAY, WHOLE_PS, WINDOW_AT_PS, WORK_PS,
+    ACK_PS, BLOCK_AT, BUFFER_BYTES, CHANNELS, DIGEST, DRAWN, GATHERED_BYTES, GATHERED_PS, GATHERED_REST,
+    HEADER, HOP_MBPS, HOP_PS, HOP_SERVER, INTERLEAVE, IN_CACHE, KERNEL, LAST_WORK_PS, LATENCY_PS, LINK,
+    LOADED_AT, LOADED_END, MBPS, NONE, OCCUPANCY_PS, OUTWARD, PACKET, PIECE_PS, PIECE_REST, POINTS_AT,
+    POINTS_END, POOL, QUEUE, RATE, REST, R_BLOCK, R_BYTES, R_ISSUE_PS, R_MOVED, R_NUMBER, R_OFFSET, R_PARTS,
+    R_PASSED_PS, R_POOL, R_PUSHES, R_ROUTE, R_SLOT, R_STEP, R_TIER, R_TRANSFER, R_WRITE, SEED, SERVER_AT,
+    SETTLED, START_PS, TAIL_AT, TAIL_END, TIERS, TURNAROUND_PS, UNIT, WAY, WHOLE_PS, WINDOW_AT_PS, WORK_PS,
 )
 from memsim.jit import inner
 from memsim.rules import (  # fmt: skip
@@ -249,7 +249,7 @@ def come_back(hw, st, out, request, hop, now_ps):
     pool = hw.hops[hop, POOL]
     rq[request, R_POOL] = pool + write if pool != NONE else NONE
     if write:
-        return 2 * (now_ps + hw.hops[hop, HOP_PS])
+        return 2 * (now_ps + hw.hops[hop, ACK_PS])
     nbytes = parts * hw.hops[hop, HEADER] + rq[request, R_MOVED]
     return 2 * cross(hw, st, out, request, hop, 0, nbytes, now_ps)
 

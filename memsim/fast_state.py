@@ -32,19 +32,19 @@ TIER_COLUMNS = 26
 LARGEST_BYTES, IN_CACHE, LEVELS = 0, 2, 3
 # Hardware.hops: a link as one initiator's route to one tier crosses it. PACKET is the data of a packet, POOL
 # the tags of reads (+ 1: the credits of writes), OUTWARD the direction of the link (see system.Link) that
-# leads away from the initiator; POINTS_AT and POINTS_END a range of Hardware.curves; HOP_SERVER and
-# HOP_MBPS pairs, + 0 inward and + 1 outward
-LINK, HOP_PS, PACKET, HEADER, POOL, OUTWARD, POINTS_AT, POINTS_END = range(8)
-HOP_SERVER, HOP_MBPS = range(8, 12, 2)
-HOP_COLUMNS = 12
+# leads away from the initiator; POINTS_AT and POINTS_END a range of Hardware.curves; ACK_PS what an
+# acknowledgement takes back; HOP_SERVER and HOP_MBPS pairs, + 0 inward and + 1 outward
+LINK, HOP_PS, PACKET, HEADER, POOL, OUTWARD, POINTS_AT, POINTS_END, ACK_PS = range(9)
+HOP_SERVER, HOP_MBPS = range(9, 13, 2)
+HOP_COLUMNS = 13
 # Work.kernels. Units FIRST_UNIT..LAST_UNIT are those of its initiator, ROUTES the initiator's first route in
 # Hardware.routes; DRAWN is the number that tails are drawn by; WORKING_PS what a worked tile takes after its
 # arithmetic, FIXED_PS what it takes then, one of a block after another; PORT_MBPS a pair, as above, of 0
 # where a unit has no port
 (
     LAUNCH_PS, WAIT_AT, BLOCK_AT, SHARES, IN_FLIGHT, IN_ORDER, FLOPS, MFLOPS, WORKING_PS, FIXED_PS,
-    STARTUP_PS, DRAIN_PS, DRAWN, FIRST_UNIT, LAST_UNIT, ROUTES, PORT_MBPS,
-) = range(17)  # fmt: skip
+    STARTUP_PS, DRAIN_PS, IDLE_PS, DRAWN, FIRST_UNIT, LAST_UNIT, ROUTES, PORT_MBPS,
+) = range(18)  # fmt: skip
 # Counts.kernels
 READY_PS, START_PS, END_PS, REQUESTS, DIGEST = range(5)
 # Counts.ledger: + 0 for reads, + 1 for writes
@@ -118,7 +118,7 @@ class Hardware(NamedTuple):
     tiers   int64[T + 2, 26]  the cache last, one row more to end the lists
     routes  int64[I * (T + 1) + 1]  first hop of the route of each initiator to each tier
     paths   int64[I * (T + 1), 4]   what else is to be known of each route
-    hops    int64[m, 12]      hops of all routes, the initiator's first
+    hops    int64[m, 13]      hops of all routes, the initiator's first
     curves  int64[n, 2]       efficiency of links by size, and tails of tiers (see rules)
     pools   int64[P, 5]       every pool when it is full
     """
@@ -133,7 +133,7 @@ class Hardware(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A program (see program.py): kernels int64[K + 1, 17] (the last row ends the lists), wait_for int64[m],
+    """A program (see program.py): kernels int64[K + 1, 18] (the last row ends the lists), wait_for int64[m],
     op_at int64[blocks + 1], ops."""
 
     kernels: np.ndarray

@@ -108,6 +108,7 @@ class InitiatorTable(Table):
     """[initiator.NAME]: a processor that runs kernels; rates are those of all units together."""
 
     attach: Name | None = None
+    writes: Literal["acknowledged", "posted"] = "acknowledged"
     units: Units = _key("any")  # they share the rates, so more units are slower ones
     unit_outstanding: Capacity = _key("faster")
     request: Line | None = _option("faster")
@@ -115,6 +116,7 @@ class InitiatorTable(Table):
     graph_launch: Gap = _key("slower")
     setup: Gap | None = _option("slower")
     work_latency: Gap | None = _option("slower")
+    wake: Gap | None = _option("slower")
     port: Bandwidth | None = _option("faster")  # one unit's, as port_write
     port_write: Bandwidth | None = _option("faster")
     bf16: Arithmetic | None = _option("faster")

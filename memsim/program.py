@@ -35,7 +35,8 @@ class Program(NamedTuple):
 
     initiator    the one that runs the kernel
     number       the kernel's id in its trace where requests are drawn by it, else 0
-    launch_ps    launch gap, with the graph launch where the kernel is the first of its step
+    launch_ps    launch gap, with the graph launch where the kernel is the first of its step, and what
+                 it takes to wake the initiator where it waits for a kernel of another one
     wait_at, wait_for   int64[kernels + 1], int64[m]: kernels of this program that must have ended
     block_at     int64[kernels + 1]: first block of each kernel
     unit_shares  shares of a unit that one block takes
@@ -45,6 +46,7 @@ class Program(NamedTuple):
     work_ps      what a worked tile takes after its arithmetic
     tile_ps      what a worked tile takes then, one of a block after another
     startup_ps, drain_ps   the initiator's set-up included
+    idle_ps      of a block without accesses, from its start to its end
     op_at        int64[blocks + 1]: first op of each block
     ops          the ops
     """
@@ -64,6 +66,7 @@ class Program(NamedTuple):
     tile_ps: Int64s
     startup_ps: Int64s
     drain_ps: Int64s
+    idle_ps: Int64s
     op_at: Int64s
     ops: Ops
 
@@ -76,6 +79,7 @@ def build_program(
     row_bytes: Int64s,
     run_on: Mapping[str, int],
     plan: Plan | None = None,
+    handed: Sequence[bool] = (),
 ) -> Program:
     """Arrays of some kernels.
 
@@ -84,6 +88,7 @@ def build_program(
     row_bytes  int64[regions], row size of every region of the trace [bytes]
     run_on     initiators of kernels by name, or by family; the first one runs the others
     plan       shares of accesses that are cached and that walk; None: all are 0
+    handed     whether it waits for a kernel that runs elsewhere; (): none does
 
     UsageError: an initiator that cannot do a kernel's arithmetic.
     """
@@ -99,8 +104,8 @@ def build_program(
         initiator=_ints(homes),
         number=_ints(k.id if tailed else 0 for k in kernels),
         launch_ps=_ints(
-            runner.launch_gap_ps + (runner.graph_launch_ps if new else 0)
-            for runner, new in zip(runners, new_step, strict=True)
+            runner.launch_gap_ps + new * runner.graph_launch_ps + wakes * runner.wake_ps
+            for runner, new, wakes in zip(runners, new_step, handed or [False] * len(kernels), strict=True)
         ),
         wait_at=_offsets([len(w) for w in waits]),
         wait_for=_ints(k for w in waits for k in w),
@@ -114,6 +119,7 @@ def build_program(
         tile_ps=_ints(k.tile_ps for k in kernels),
         startup_ps=_ints(k.startup_ps + runner.setup_ps for k, runner in zip(kernels, runners, strict=True)),
         drain_ps=_ints(k.drain_ps for k in kernels),
+        idle_ps=_ints(k.startup_ps + k.drain_ps for k in kernels),
         op_at=_offsets(np.concatenate([counts for _, counts in dealt])),
         ops=_join([ops for ops, _ in dealt]),
     )

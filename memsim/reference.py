@@ -14,7 +14,7 @@ import simpy
 from memsim import rules
 from memsim.limits import check_times
 from memsim.options import ReplayOptions
-from memsim.program import UNIT_SHARES, Plan, Program, build_program
+from memsim.program import UNIT_SHARES, Plan, Program, build_program, home_of
 from memsim.progress import Progress
 from memsim.reference_parts import Block, Machine, Pool, Request, Tile, count_waiting, direction
 from memsim.result import Outcome, empty_outcome
@@ -109,8 +109,7 @@ class Replay:
         """A block's life: start-up, tiles, drain."""
         program, kernel, born_ps = self.program, block.kernel, self.now_ps
         if program.op_at[block.block] == program.op_at[block.block + 1]:
-            idle_ps = int(program.startup_ps[kernel] + program.drain_ps[kernel])
-            yield self.at(max(1, idle_ps), BLOCK_END, block.block)
+            yield self.at(max(1, int(program.idle_ps[kernel])), BLOCK_END, block.block)
             assert self.now_ps > born_ps
         else:
             yield self.at(program.startup_ps[kernel], ISSUE, block.block)
@@ -324,13 +323,16 @@ class Replay:
     def cross(self, request: Request, hop: Hop, outward: bool) -> int:
         """Book one direction of a link; returns the time until the request is at its other end."""
         nbytes = self.machine.booked_bytes(request, hop, outward)
+        latency_ps = hop.latency_ps
+        if not outward:
+            latency_ps = self.system.back_ps(request.block.initiator, hop, request.write)
         if nbytes == 0:
-            return hop.latency_ps
+            return latency_ps
         way = direction(hop, outward)
         self.out.wire_bytes[hop.link, way] += nbytes
         rate = self.system.links[hop.link].mbps[way]
         end_ps = self.machine.links[hop.link][way].book(self.now_ps, nbytes, rate)
-        return end_ps - self.now_ps + hop.latency_ps
+        return end_ps - self.now_ps + latency_ps
 
     def visit(self, request: Request) -> Steps:
         """A place in the tier's queue for each piece, the pieces' channels, the tier's latency."""
@@ -423,10 +425,10 @@ def run(
     plan: Plan | None = None,
 ) -> Outcome:
     """Replay a trace. progress(kernels ended, kernels) is called as they end; plan: see build_program."""
-    (whole,) = split(trace.kernels(), apart=False)
+    (whole,) = split(trace.kernels(), apart=False, home=lambda kernel: home_of(kernel, options.run_on))
     row_bytes = memory.regions[:, rules.ROW_BYTES]
     program = build_program(
-        whole.launches, whole.waits, whole.new_step, system, row_bytes, options.run_on, plan
+        whole.launches, whole.waits, whole.new_step, system, row_bytes, options.run_on, plan, whole.handed
     )
     check_times(program, memory, system, options.quantum_bytes, 0)
     replay = Replay(system, program, memory, options, len(trace.regions))

@@ -125,7 +125,7 @@ def resources(system: System) -> Iterator[Resource]:
     yield Resource("bytes in flight", FLIGHT, _more_in_flight, _enough_in_flight)
     yield Resource("units", PLACES, _more_units, _all_blocks_placed)
     yield _of_program("launch", LAUNCH, launch_ps=Scale.less)
-    yield _of_program("block start-up", START, startup_ps=Scale.less, drain_ps=Scale.less)
+    yield _of_program("block start-up", START, startup_ps=Scale.less, drain_ps=Scale.less, idle_ps=Scale.less)
 
 
 def idle(case: Case, memory: Memory) -> set[str]:

@@ -155,6 +155,8 @@ def _initiator(name: str, table: InitiatorTable) -> Initiator:
         fp8_mflops=table.fp8.number // units if table.fp8 else 0,
         fp32_mflops=table.fp32.number // units if table.fp32 else 0,
         work_latency_ps=_or_none(table.work_latency),
+        wake_ps=_or_none(table.wake),
+        posts=table.writes == "posted",
         port_mbps=(_or_none(table.port), _or_none(table.port_write or table.port)),
     )
 
@@ -304,4 +306,5 @@ def idle_latency_ps(system: System, initiator: int, tier: int, write: bool = Fal
     if write and system.cached(initiator, tier):
         return system.cache.latency_ps
     hops = system.routes[initiator][tier]
-    return system.tiers[tier].latency_ps[write] + 2 * sum(hop.latency_ps for hop in hops)
+    back_ps = sum(system.back_ps(initiator, hop, write) for hop in hops)
+    return system.tiers[tier].latency_ps[write] + sum(hop.latency_ps for hop in hops) + back_ps

@@ -5,7 +5,7 @@ Kernels arrive in file order, segments leave as soon as the next one begins; mem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from memsim.trace import Accesses, Kernel
@@ -19,15 +19,21 @@ class Segment:
 
     waits      for each, the kernels of this segment, by position, that must have ended
     new_step   whether it is the first of its step
+    handed     whether it waits for a kernel that runs elsewhere
     """
 
     launches: list[Launch] = field(default_factory=list)
     waits: list[list[int]] = field(default_factory=list)
     new_step: list[bool] = field(default_factory=list)
+    handed: list[bool] = field(default_factory=list)
 
 
-def split(launches: Iterable[Launch], apart: bool = True) -> Iterator[Segment]:
+def split(
+    launches: Iterable[Launch], apart: bool = True, home: Callable[[Kernel], int] = lambda _: 0
+) -> Iterator[Segment]:
     """Segments of a trace in order; all kernels in one where `apart` is false.
+
+    home  the initiator that runs a kernel
 
     A kernel begins a new segment when every kernel of the last one must have ended before it starts:
     when it waits for all that nothing else in there waits for. Kernels are launched in file order, so
@@ -37,6 +43,7 @@ def split(launches: Iterable[Launch], apart: bool = True) -> Iterator[Segment]:
     position: dict[int, int] = {}  # kernels of this segment by id
     on_stream: dict[int, int] = {}  # last kernel of each stream
     unawaited: set[int] = set()
+    homes: dict[int, int] = {}
     step = None
     for kernel, accesses in launches:
         before = set(kernel.waits_for)
@@ -47,6 +54,8 @@ def split(launches: Iterable[Launch], apart: bool = True) -> Iterator[Segment]:
             segment, position, unawaited = Segment(), {}, set()
         segment.waits.append(sorted(position[k] for k in before if k in position))
         segment.new_step.append(kernel.step != step)
+        homes[kernel.id] = home(kernel)
+        segment.handed.append(any(homes[k] != homes[kernel.id] for k in before))
         position[kernel.id] = len(segment.launches)
         segment.launches.append((kernel, accesses))
         on_stream[kernel.stream] = kernel.id

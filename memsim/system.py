@@ -22,10 +22,12 @@ class Initiator:
     request_bytes          largest request that it sends over a link
     launch_gap_ps          from the end of what a kernel waits for to its first block
     graph_launch_ps        launch of a step's graph, paid once a step
-    setup_ps               added to the start-up of each block: what a transfer of a copy engine costs
+    setup_ps               added to the start-up of each block that accesses memory: a copy engine's command
     bf16_mflops, fp8_mflops, fp32_mflops   sustained rate of one unit; 0: it cannot
     port_mbps              what one unit can take in from memories without a link, and give out; 0: no limit
     work_latency_ps        from the end of a worked tile's service by the arithmetic to the end of the tile
+    wake_ps                added to the launch of a kernel that waits for one of another initiator
+    posts                  its writes over links end when they are served: no acknowledgement is waited for
     """
 
     name: str
@@ -40,6 +42,8 @@ class Initiator:
     fp32_mflops: int
     port_mbps: tuple[int, int] = (0, 0)
     work_latency_ps: int = 0
+    wake_ps: int = 0
+    posts: bool = False
 
 
 @dataclass(frozen=True)
@@ -215,6 +219,10 @@ class System:
                 carried = max(1, pool // 8) * self.packet_bytes(initiator, hop.link)
                 largest = min(largest, max(unit_bytes, carried // unit_bytes * unit_bytes))
         return largest
+
+    def back_ps(self, initiator: int, hop: Hop, write: bool) -> int:
+        """What the way back over a hop takes, of data or of the acknowledgement of a write."""
+        return 1 if write and self.initiators[initiator].posts else hop.latency_ps
 
     def packet_bytes(self, initiator: int, link: int) -> int:
         """Data of one packet: what the initiator asks for at once, or the link carries."""

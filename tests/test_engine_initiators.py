@@ -64,11 +64,34 @@ def test_a_kernel_takes_the_route_of_its_initiator() -> None:
     assert [int(outcome.wire_bytes.sum()) for outcome in (away, beside)] == [64, 0]
 
 
-def test_an_initiators_set_up_is_paid_by_every_block() -> None:
-    """Three blocks one after another on the only unit."""
-    trace = MemoryTrace((flat_region(0, 8, 64),), [(kernel(blocks=3, startup_ps=500), columns([]))])
+@pytest.mark.parametrize("reading", [0, 1, 3])
+def test_an_initiators_set_up_is_paid_by_every_block_that_accesses_memory(reading: int) -> None:
+    """Three blocks one after another on the only unit, of which so many load a row each."""
+    loads = [Access(0, block, block, 0, False, block, 1) for block in range(reading)]
+    trace = MemoryTrace((flat_region(0, 8, 64),), [(kernel(blocks=3, startup_ps=500), columns(loads))])
     outcome = run_both(trace, SIDE, placed(trace.regions), run_on={"f": 1})
-    assert elapsed_ps(outcome) == 3 * (500 + SCANNER.setup_ps)
+    served_ps = transfer_ps(64, HBM_MBPS) + HBM_PS
+    assert elapsed_ps(outcome) == 3 * 500 + reading * (SCANNER.setup_ps + served_ps)
+
+
+def test_who_waits_for_another_initiator_has_to_wake() -> None:
+    """k1 and k4 wait for a kernel that ran elsewhere, k2 and k3 for their own initiator's."""
+    awake = replace(SIDE, initiators=(GPU, replace(SCANNER, wake_ps=900_000)))
+    launches = [(kernel(i, waits_for=(i - 1,) if i else ()), columns([])) for i in range(4)]
+    launches.append((kernel(4, stream=1, waits_for=(0,)), columns([])))
+    trace = MemoryTrace((flat_region(0, 8, 64),), launches)
+    on = {f"k{i}": 1 for i in range(1, 5)}
+    outcomes = [run_both(trace, system, placed(trace.regions), run_on=on) for system in (SIDE, awake)]
+    gaps = [(outcome.start_ps - outcome.ready_ps) for outcome in outcomes]
+    assert (gaps[1] - gaps[0]).tolist() == [0, 900_000, 0, 0, 900_000]
+
+
+def test_a_posted_write_is_over_when_it_is_served_and_a_read_is_not() -> None:
+    write = one_kernel(kernel(), flat_region(0, 8, 64), Access(0, 0, 0, 0, True, 0, 1))
+    posting = replace(SIDE, initiators=(replace(GPU, posts=True), SCANNER))
+    for trace, saved_ps in ((write, PCIE_PS - 1), (row(), 0)):
+        waited, posted = (replayed(trace, system) for system in (SIDE, posting))
+        assert elapsed_ps(waited) - elapsed_ps(posted) == saved_ps
 
 
 def test_an_initiator_has_its_own_launch_costs() -> None:

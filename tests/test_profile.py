@@ -344,7 +344,8 @@ def test_every_key_says_what_more_of_it_does(tmp_path):
         if is_number(path):
             assert effect_of(".".join(path))
     assert {".".join(path) for path in paths if not is_number(path)} == {
-        "initiator.x.attach", "cache.x.attach", "tier.x.attach", "tier.x.access", "tier.x.translation",
+        "initiator.x.attach", "initiator.x.writes", "cache.x.attach",
+        "tier.x.attach", "tier.x.access", "tier.x.translation",
         "link.x.between", "link.x.duplex",
     }  # fmt: skip
 

@@ -141,6 +141,13 @@ def worked() -> tuple[MemoryTrace, frozenset[int]]:
 
 
 @cache
+def handed() -> tuple[MemoryTrace, frozenset[int]]:
+    """A kernel that waits for one of the first initiator."""
+    launches = [(kernel(0, family="first"), columns([])), (kernel(1, waits_for=(0,)), columns([]))]
+    return MemoryTrace((flat_region(0, 64, 64),), launches), frozenset({0})
+
+
+@cache
 def arithmetic(unit: str) -> tuple[MemoryTrace, frozenset[int]]:
     """Four tiles that compute for long."""
     access = Access(0, 0, 3, 0, False, 0, 4, spread="even", worked=True)
@@ -155,7 +162,7 @@ def outputs(
     trace, far = probe
     pieces = tuple((Piece(r.rows, ((tier if r.id in far else 0, 1),)),) for r in trace.regions)
     memory = build_memory(trace.regions, Placement(pieces, ()))
-    family = trace.launches[0][0].family
+    family = trace.launches[-1][0].family
     options = ReplayOptions(run_on={family: initiator}, seed=1)
     plan = CachePlan(system, memory, options.quantum_bytes)
     outcome = fast.run(trace, system, memory, options, plan=plan)
@@ -177,6 +184,7 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
             "port_write": [(writes(), home), (moved_inside(), home)],
             "request": [(probe, tier) for probe in (reads(), one_block()) for tier in tiers],
             "work_latency": [(worked(), home)],
+            "wake": [(handed(), home)],
             "bf16": [(arithmetic("bf16"), home)],
             "fp8": [(arithmetic("fp8"), home)],
             "fp32": [(arithmetic("fp32"), home)],

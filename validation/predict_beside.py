@@ -53,7 +53,7 @@ class Role:
         nbytes = self.rate_mbps(system) * span_ps // 1_000_000 // MIB * MIB + MIB
         if self.name.startswith("copy"):
             inward = self.name in INWARD
-            return transfer(script, nbytes, 1, inward, self.tier, system, stream), nbytes
+            return transfer(script, nbytes, inward, self.tier, system, stream), nbytes
         place, kind = self.name.split("_")
         what = Stream(kind, self.units, WARPS, WARP_BYTES, 1)
         nbytes = -(-nbytes // what.turn_bytes) * what.turn_bytes

@@ -6,8 +6,8 @@ of 16 bytes, four rows at once; of longer ones each warp takes one, 2 KiB of it 
 sectors of 32 bytes, 1024 of them a launch. Copies are nodes of a graph, or queued behind a waiting kernel,
 each by itself or all in one call.
 
-Left out: what the host does to submit, how a copy engine wakes up, and (of `load` fresh or plain) whether
-lines of a far memory may be found in the GPU's L2.
+Left out: what the host does to submit, that each copy of a batch takes 0.1 us at least, and (of `load` fresh
+or plain) whether lines of a far memory may be found in the GPU's L2.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ LONG_BYTES, MOST_ROWS = 64 << 20, 1 << 17  # longer calls are replayed in shorte
 
 
 def transfer(
-    script: Script, nbytes: int, transfers: int, inward: bool, tier: str, system: System, stream: int = 0
+    script: Script, nbytes: int, inward: bool, tier: str, system: System, stream: int = 0
 ) -> int:
-    """A kernel of the copy engine: so many transfers of `nbytes` between the first tier and a far one."""
+    """A command of the copy engine, which moves `nbytes` between the first tier and a far one."""
     options = patterns.Options(
         units=1,
         seed=0,
         piece_bytes=patterns.PIECE_BYTES,
-        bytes=nbytes * transfers,
+        bytes=nbytes,
         block_bytes=nbytes,
         dma=True,
         write=not inward,
@@ -72,7 +72,7 @@ def far_regions(script: Script) -> list[int]:
 def copies(row: Row, system: System, tier: str) -> Job:
     """Copies of `bytes`, nodes of a graph, each between places of its own."""
     script, nbytes, inward = Script(), count(row, "bytes"), row["direction"] == "in"
-    kernels = [transfer(script, nbytes, 1, inward, tier, system) for _ in range(COPIES)]
+    kernels = [transfer(script, nbytes, inward, tier, system) for _ in range(COPIES)]
     return Job(
         *script.moved(kernels[-1], far_regions(script)),
         lambda bench: bench.run(script).between_ns(kernels[0], kernels[-1]) / (COPIES - 1),
@@ -80,12 +80,12 @@ def copies(row: Row, system: System, tier: str) -> Job:
 
 
 def queued(row: Row, system: System, tier: str) -> Job:
-    """Copies behind a kernel that waits, time of each: one call for each (stream) or one for all (batch)."""
+    """Copies behind a kernel that waits, time of each: a command for each (stream) or one for all (batch)."""
     script, nbytes, copies_queued = Script(), count(row, "bytes"), count(row, "queued")
     inward, together = row["direction"] == "in", copies_queued if row["mode"] == "batch" else 1
     spin = script.kernel(Grid(1))
     kernels = [
-        transfer(script, nbytes, together, inward, tier, system) for _ in range(copies_queued // together)
+        transfer(script, nbytes * together, inward, tier, system) for _ in range(copies_queued // together)
     ]
     read, written = script.moved(kernels[-1], far_regions(script))
 

@@ -172,7 +172,7 @@ def step(
     r, units = regions, run.units
     for maker in r.makers:
         if isinstance(maker, LatentRegions):
-            latent_compressor.step(recorder, layer, maker, lengths)
+            latent_compressor.step(recorder, layer, maker, lengths, run.project)
         else:
             compressor.step(recorder, layer, maker, lengths)
     entries = [tokens // shape.ratio for tokens in lengths]
