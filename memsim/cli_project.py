@@ -19,8 +19,15 @@ Machines = Annotated[
     str, typer.Option("--machine", metavar="NAME[,NAME]", help="Machines' names, or paths of .toml files.")
 ]
 Part = Annotated[
-    Literal["attention"],
-    typer.Option(help="What is timed: the attention of all layers."),
+    Literal["step", "attention"],
+    typer.Option(help="What is timed and takes room: the whole step, or the attention of all layers."),
+]
+WeightsDtype = Annotated[
+    str | None, typer.Option(metavar="bf16|fp8", help="Format of the weights. Default: the model's.")
+]
+Routing = Annotated[
+    str | None,
+    typer.Option(metavar="NAME|FILE", help="Experts of a whole step, as for 'trace record'."),
 ]
 Overflow = Annotated[
     str, typer.Option(metavar="refuse|TIER", help="What to do with what does not fit its tier.")
@@ -49,7 +56,7 @@ def project(
         str | None,
         typer.Option(metavar="tpot=TIME", help="With max: as many as also meet this: tpot=20ms."),
     ] = None,
-    part: Part = "attention",
+    part: Part = "step",
     place: Place = None,
     overflow: Overflow = "refuse",
     run_on: RunOn = None,
@@ -60,6 +67,8 @@ def project(
     ratio: Ratio = None,
     kv_dtype: KvDtype = None,
     index_dtype: IndexDtype = None,
+    weights_dtype: WeightsDtype = None,
+    routing: Routing = None,
     workers: Workers = None,
     as_json: AsJson = False,
     output: Annotated[
@@ -93,6 +102,8 @@ def project(
         ratio=ratio,
         kv_dtype=kv_dtype,
         index_dtype=index_dtype,
+        weights_dtype=weights_dtype,
+        routing=routing,
         slo_ps=_slo_ps(slo),
     )
     cells = grid(
@@ -156,7 +167,7 @@ def crossover(
         typer.Option(metavar="LO,HI", help="Range of tokens in the cache; one number with a --batch range."),
     ] = "",
     batch: Annotated[str, typer.Option(metavar="N|LO,HI", help="Sequences, or a range of them.")] = "1",
-    part: Part = "attention",
+    part: Part = "step",
     place: Place = None,
     place_a: Annotated[
         list[str] | None, typer.Option(metavar="WHAT=TIER", help="A rule for A alone. May be repeated.")

@@ -90,10 +90,10 @@ def point_of(cell: Cell, ask: Ask) -> Point:
             found = replayed(trace, profile, **ask.replaying())
         except DoesNotFit as error:
             return refused(cell, ask, batch, str(error), notes)
-        meta = found.trace.meta
+        inputs = found.trace.meta.get("inputs", [])
         changed = [text.partition("=")[0] for text in ask.overrides]
-        trusted = interval.of(found, varied.with_kernels(meta.get("inputs", [])), changed)
-    return priced(cell, ask, found.result, trusted, meta, notes)
+        trusted = interval.of(found, varied.with_kernels(inputs), changed)
+    return priced(cell, ask, found.result, trusted, notes)
 
 
 def _notes_of_context(model: Any, context_tokens: int) -> Iterator[str]:

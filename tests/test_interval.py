@@ -123,7 +123,9 @@ def test_draws_fill_each_range_evenly_and_repeat():
 def test_a_guessed_time_of_kernels_is_varied():
     profile = load_machine("h200")
     fact = {"path": "kernel.kda.startup", "value": "2 us", "provenance": "assumed", "source": "a guess"}
-    varied = Varied(profile).with_kernels([fact, {**fact, "provenance": "measured"}])
+    varied = Varied(profile).with_kernels(
+        [fact, {**fact, "provenance": "measured"}, {**fact, "path": "kernel.kda.tile", "value": "64 rows"}]
+    )
     assert [each.path for each in varied.kernel_ranges] == ["kernel.kda.startup"]
     assert varied.variation({"kernel.kda.startup": Fraction(3, 2)}).times == {
         ("kda", "startup"): Fraction(3, 2)

@@ -65,7 +65,12 @@ def compared(workers: int | None = None, progress: Progress | None = None) -> Co
     """Replay both models at all contexts. MissingExtra without torch."""
     rows = published()
     points = project(
-        [FULL, HYBRID], MACHINE, context=[row[0] for row in rows], workers=workers, progress=progress
+        [FULL, HYBRID],
+        MACHINE,
+        context=[row[0] for row in rows],
+        part="attention",
+        workers=workers,
+        progress=progress,
     )
     times = [point.tpot_ps / _PS_PER_MS for point in points]
     return beside(rows, times[: len(rows)], times[len(rows) :])
