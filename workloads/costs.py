@@ -1,11 +1,13 @@
 """What kernels cost beside bytes and arithmetic: `costs.toml`, read once, no torch.
 
-The name of a kernel's family enters; picoseconds for its launch leave, and the numbers with their sources
-for the trace that rests on them. `tried` puts other values in their place, for what is recorded inside it.
+The name of a kernel's family enters; picoseconds and FLOPs for its launch leave, and the numbers with their
+sources for the trace that rests on them. `tried` puts other values in their place, for what is recorded
+inside it.
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,12 +16,14 @@ from pathlib import Path
 from typing import TypedDict
 
 from memsim.errors import UsageError, nearest, shown
-from memsim.units import parse_time
+from memsim.units import parse_share, parse_time
 from workloads.facts import PROVENANCES, Fact
 
 FILE = Path(__file__).with_name("costs.toml")
 GROUP = "kernel"  # paths are kernel.FAMILY.KEY
-KEYS = ("startup", "drain", "tile")
+TIMES = ("startup", "drain", "tile")
+EFFICIENCY = "efficiency"
+KEYS = (*TIMES, EFFICIENCY)
 ENTRY = ("value", "provenance", "source")
 
 _tried: dict[str, str] = {}  # path -> value
@@ -35,8 +39,14 @@ class Costs(TypedDict):
 
 def of(family: str) -> Costs:
     """What blocks and tiles of a family cost, 0 where nothing is known."""
-    startup, drain, tile = (_ps(f"{GROUP}.{family}.{key}") for key in KEYS)
+    startup, drain, tile = (_ps(f"{GROUP}.{family}.{key}") for key in TIMES)
     return Costs(startup_ps=startup, drain_ps=drain, tile_ps=tile)
+
+
+def flops_of(family: str, flops: int) -> int:
+    """FLOPs that the units could do in the time that a tile's own take: more, where they wait in between."""
+    share = _value(f"{GROUP}.{family}.{EFFICIENCY}")
+    return flops if share is None else math.ceil(flops / parse_share(share))
 
 
 def facts(families: Collection[str]) -> list[Fact]:
@@ -46,7 +56,7 @@ def facts(families: Collection[str]) -> list[Fact]:
 
 @contextmanager
 def tried(values: Mapping[str, str]) -> Iterator[None]:
-    """Take these values (path -> time) instead of the file's for what is recorded meanwhile."""
+    """Take these values (path -> time or share) instead of the file's for what is recorded meanwhile."""
     before = dict(_tried)
     _tried.update(values)
     try:
@@ -86,14 +96,19 @@ def _fact(where: str, name: str, entry: object) -> Fact:
         expected = nearest(fact.provenance, PROVENANCES)
         raise UsageError(f"{where}: unknown provenance {shown(fact.provenance)}; {expected}")
     try:
-        parse_time(fact.value)
+        (parse_share if name.endswith(f".{EFFICIENCY}") else parse_time)(fact.value)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    return fact
+    return fact._replace(value=str(fact.value))
 
 
 def _ps(path: str) -> int:
+    value = _value(path)
+    return 0 if value is None else parse_time(value)
+
+
+def _value(path: str) -> str | None:
     if path in _tried:
-        return parse_time(_tried[path])
+        return _tried[path]
     fact = known().get(path)
-    return parse_time(fact.value) if fact else 0
+    return fact.value if fact else None
