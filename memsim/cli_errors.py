@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from memsim.output import named
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Machine = Annotated[
     str, typer.Option(metavar="NAME|DIR", help="Measurements that come with memsim, or a folder of yours.")
@@ -33,6 +35,12 @@ def errors(
     write: Annotated[
         bool, typer.Option("--write", help="Put the families' quantiles where projections read them.")
     ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", parser=named, metavar="DIR", help="Also draw every family there, SVG and PNG."
+        ),
+    ] = None,
     machine: Machine = "nvidia-h200",
     as_json: AsJson = False,
 ) -> None:
@@ -51,12 +59,18 @@ def errors(
     from validation import errors_quantiles, errors_show
     from validation.repeat import folder_of
 
+    if output is not None:
+        from validation import figures_errors, figures_plot
+
+        figures_plot.require_matplotlib()
     if write and split != predicted.HELD_OUT:
         raise typer.BadParameter("goes with held-out points alone", param_hint="'--write'")
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with progress.shown("predicting") as advance:
         found = predicted.table(machine, split, family or (), advance, workers)
     written = errors_quantiles.write(found, folder_of(machine).name) if write else None
+    if output is not None:
+        figures_errors.draw_all(found, output)
     if as_json:
         from memsim import report_json
 

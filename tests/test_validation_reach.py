@@ -120,3 +120,21 @@ def test_the_committed_quantiles_are_those_of_the_table() -> None:
             pytest.approx(held[each.name]["low"], abs=SETTLED),
             pytest.approx(held[each.name]["high"], abs=SETTLED),
         ), f"{each.name}: 'memsim validate --write' renews validation/quantiles.toml"
+
+
+def test_a_figure_names_what_is_further_off_than_wanted(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from validation import figures_errors
+
+    far = family(
+        "mla.dense", [({"n": n}, e) for n, e in enumerate((0.01, -0.13, 0.5, 0.2, -0.4, 0.119, 0.3))]
+    )
+    assert [point.values["n"] for point in figures_errors.named(far)] == [2, 4, 6, 3]
+    paths = figures_errors.draw_all([far, OTHERS[1]], tmp_path / "new")
+    assert [path.name for path in paths] == [
+        *("mla.dense.svg", "mla.dense.png"),
+        *("public.kda.svg", "public.kda.png"),
+    ]
+    text = paths[0].read_text(encoding="utf-8")
+    assert text.count("-40%") == 1
+    assert "-13%" not in text
