@@ -64,6 +64,11 @@ class Rows:
         found = self.handle.load_each(self.first, self.pieces, blocks, tokens, self.of, same_blocks=True)
         return found.reshape(tokens, self.width)
 
+    def load_some(self, first: int, tokens: int, blocks: Blocks) -> torch.Tensor:
+        """All values of `tokens` tokens from `first` on."""
+        step = self.of or self.pieces
+        return Rows(self.handle, self.pieces, self.of, self.first + first * step).load(tokens, blocks)
+
     def store(self, values: torch.Tensor, blocks: Blocks) -> None:
         """Write [tokens, width] values."""
         if self.whole or len(values) == 1:

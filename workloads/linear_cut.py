@@ -14,6 +14,7 @@ from workloads.facts import Fact
 
 STEP_BYTES = 128  # of an output's inputs that one tile takes: 64 in bf16, 128 in fp8
 TILES = ((64, 16), (128, 12), (192, 8), (256, 6))  # outputs of a tile in bf16, and tiles in flight
+CLUSTER, CODED_CLUSTER = 4, 1
 WIDE = 128  # outputs of a tile where every unit gets several
 LONG = 4096  # inputs from which they are split, if units would stay idle
 LEAST_STEPS = 16  # of a split
@@ -54,12 +55,14 @@ class Cut(NamedTuple):
     stages  tiles that a block has in flight
     split   blocks that share the inputs of the same outputs
     blocks  of the grid, 1 a unit at most
+    cluster blocks that share what they fetch of the inputs
     """
 
     tile: int
     stages: int
     split: int
     blocks: int
+    cluster: int
 
 
 def cut_of(n: int, k: int, count: int, dtype: str, units: int) -> Cut:
@@ -70,7 +73,8 @@ def cut_of(n: int, k: int, count: int, dtype: str, units: int) -> Cut:
     split = _split(count * -(-n // tile), k * 2 // STEP_BYTES, units) if k >= LONG and count == 1 else 1
     if count == 1 and (n, k) in CHOSEN:
         tile, stages, split = CHOSEN[n, k]
-    return Cut(min(tile, n), stages, split, min(units, count * -(-n // tile) * split))
+    blocks = min(units, count * -(-n // tile) * split)
+    return Cut(min(tile, n), stages, split, blocks, CLUSTER)
 
 
 def _split(tiles: int, steps: int, units: int) -> int:
@@ -88,4 +92,4 @@ def _coded(n: int, count: int, units: int) -> Cut:
 
     tile = min(CODED_TILES, key=worth)
     stages = min(CODED_STAGES, CODED_BYTES // (tile * STEP_BYTES))
-    return Cut(min(tile, n), stages, 1, min(units, count * -(-n // tile)))
+    return Cut(min(tile, n), stages, 1, min(units, count * -(-n // tile)), CODED_CLUSTER)
