@@ -63,6 +63,7 @@ BY_TORCH = (
     "stack",
     "public",
     "gemv",
+    "step",
 )  # first words of families that torch records
 
 
@@ -74,9 +75,15 @@ def recipes() -> dict[str, Recipe]:
     """All recipes that work here: those of `BY_TORCH` where torch is installed."""
     if not has_torch():
         return PLAIN
-    from validation import predict_kernels, predict_linear, predict_public, predict_stacks
+    from validation import (
+        predict_kernels,
+        predict_linear,
+        predict_public,
+        predict_stacks,
+        predict_step,
+    )
 
-    by_torch = (predict_kernels, predict_linear, predict_stacks, predict_public)
+    by_torch = (predict_kernels, predict_linear, predict_stacks, predict_step, predict_public)
     return PLAIN | {name: recipe for module in by_torch for name, recipe in module.RECIPES.items()}
 
 

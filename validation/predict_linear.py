@@ -1,9 +1,9 @@
 """`gemv.*`: one product of few tokens, recorded as in whole steps: `workloads.linear`, `workloads.experts`.
 
 A measured call is the kernel with what its library launches beside it: the sum of splits, a memset before
-products of many tiles. Weights are others in each call, activations the same, hence found in the L2. Of experts
-the choices are drawn anew for each call; which kernels read them, and how many experts they are on average, is
-as in the measured calls (another draw of the same number of tokens).
+products of many tiles. Weights are others in each call, activations the same, hence found in the L2. Of
+experts the choices are others in each call: of some draws those whose number of different experts is
+nearest to that of the measured calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workloads.routing import Routing
 
 EXPERTS, ACTIVE = 256, 8
 EXPERT_SHAPES = {"kimi": (2304, 1024, "bf16"), "deepseek": (7168, 2048, "fp8")}
-CALLS = 3  # with choices of their own; the first is not counted
+CALLS, DRAWS = 3, 32  # with choices of their own; the first is not counted
 WEIGHTS = "w-x"
 
 
@@ -45,7 +45,7 @@ def _product(row: Row, system: System, *, coded: bool) -> Recorded:
 
     def run(recorder: Recorder) -> None:
         matrix = Matrix("x", n, k, coded=coded)
-        made = linear.declare(recorder, 0, matrix, "fp8" if coded else "bf16", units)
+        made = linear.declare(recorder, 0, matrix, "fp8" if coded else "bf16", units, tokens)
         shared = Shared(recorder, tokens)
         shared.need(made)
         x = Rows(_coded(recorder, tokens, k), k // SCALED) if coded else declare(recorder, "in", tokens, k)
@@ -71,11 +71,15 @@ def grouped(row: Row, system: System) -> Job:
     n, k = (2 * inner, hidden) if up else (hidden, inner)
     routing, units = Routing(EXPERTS, ACTIVE, seed=1), system.initiators[0].units
 
+    wanted = count(row, "experts_milli") / 1000
+    drawn = [routing.chosen(0, number, tokens) for number in range(DRAWS)]
+    drawn.sort(key=lambda ids: abs(len(np.unique(ids)) - wanted))
+
     def call(number: int) -> Recorded:
         def run(recorder: Recorder) -> None:
             matrix = Matrix("x", n, k, EXPERTS, coded=True)
-            made = linear.declare(recorder, 0, matrix, dtype, units)
-            _experts(recorder, made, routing.chosen(0, number, tokens), up)
+            made = linear.declare(recorder, 0, matrix, dtype, units, tokens)
+            _experts(recorder, made, drawn[number], up)
 
         return record(run)
 

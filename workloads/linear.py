@@ -65,14 +65,14 @@ class Linear:
 
 
 def declare(
-    recorder: Recorder, layer: int, matrix: Matrix, weights_dtype: str, units: int, prefix: str = ""
+    recorder: Recorder, layer: int, matrix: Matrix, weights_dtype: str, units: int, tokens: int
 ) -> Linear:
-    """The region of a matrix, and of its scales."""
+    """The region of a matrix, and of its scales; `tokens` of a step."""
     dtype = matrix.dtype(weights_dtype)
     size = {"bf16": 2, "fp8": 1}[dtype]
-    name = kernel_name(layer, f"{prefix}w-{matrix.name}")
+    name = kernel_name(layer, f"w-{matrix.name}")
     assert matrix.k * size % STEP_BYTES == 0, f"{name}: {matrix.k} inputs are not whole pieces of 128 bytes"
-    cut = cut_of(matrix.n, matrix.k, matrix.count, dtype, units)
+    cut = cut_of(matrix.n, matrix.k, matrix.count, dtype, units, tokens)
     rows = matrix.parameters * size // STEP_BYTES
     coded = {"bf16": "bf16", "fp8": "fp8_e4m3"}[dtype]
     scales = None
@@ -264,7 +264,7 @@ def _launch(linear: Linear, tokens: int, partial: RegionHandle | None) -> Shape:
     inputs = STEP_BYTES // linear.weights.dtype.itemsize
     return Shape(
         tile_rows=cut.tile,
-        tile_bytes=cut.tile * STEP_BYTES,
+        tile_bytes=cut.stages * -(-tokens // cut.cluster) * STEP_BYTES,  # inputs have buffers of their own
         tiles_in_flight=cut.stages,
         flops_per_tile=2 * cut.tile * inputs * max(LEAST_TOKENS, tokens),
         flops_unit=linear.dtype,

@@ -14,7 +14,7 @@ from workloads.facts import Fact
 
 STEP_BYTES = 128  # of an output's inputs that one tile takes: 64 in bf16, 128 in fp8
 TILES = ((64, 16), (128, 12), (192, 8), (256, 6))  # outputs of a tile in bf16, and tiles in flight
-CLUSTER, CODED_CLUSTER = 4, 1
+CLUSTER, CODED_CLUSTER = 4, 2
 WIDE = 128  # outputs of a tile where every unit gets several
 LONG = 4096  # inputs from which they are split, if units would stay idle
 LEAST_STEPS = 16  # of a split
@@ -22,8 +22,11 @@ CODED_TILES = (16, 32, 64, 96, 128, 144, 160)  # outputs of a tile in fp8
 CODED_BYTES = 200 << 10  # shared memory for tiles in flight
 CODED_STAGES = 16
 
-# What cuBLAS took where the rule says otherwise: (outputs, inputs) -> tile, tiles in flight, splits.
+# What cuBLAS took where the rule says otherwise: (outputs, inputs) -> tile, tiles in flight, splits; and with
+# more than 32 tokens.
 CHOSEN = {(2304, 9216): (128, 12, 6), (7168, 16_384): (256, 6, 4), (24_576, 1536): (256, 6, 1)}
+MANY = 32
+CHOSEN_OF_MANY = {(4096, 2304): (48, 15, 1), (7168, 16_384): (112, 9, 2)}
 
 FACTS = (
     Fact(
@@ -65,14 +68,15 @@ class Cut(NamedTuple):
     cluster: int
 
 
-def cut_of(n: int, k: int, count: int, dtype: str, units: int) -> Cut:
+def cut_of(n: int, k: int, count: int, dtype: str, units: int, tokens: int) -> Cut:
     """Blocks of `count` products of n outputs and k inputs each."""
     if dtype == "fp8":
         return _coded(n, count, units)
     tile, stages = next(((t, s) for t, s in TILES if count * -(-n // t) <= units), (WIDE, dict(TILES)[WIDE]))
     split = _split(count * -(-n // tile), k * 2 // STEP_BYTES, units) if k >= LONG and count == 1 else 1
-    if count == 1 and (n, k) in CHOSEN:
-        tile, stages, split = CHOSEN[n, k]
+    if count == 1:
+        known = CHOSEN | CHOSEN_OF_MANY if tokens > MANY else CHOSEN
+        tile, stages, split = known.get((n, k), (tile, stages, split))
     blocks = min(units, count * -(-n // tile) * split)
     return Cut(min(tile, n), stages, split, blocks, CLUSTER)
 
