@@ -184,7 +184,7 @@ def test_both_engines_answer_alike(name):
 
 
 ATTENTION = {
-    "kda": ({}, ["kda-conv", "kda"], "state", 32 * 128 * 512),
+    "kda": ({}, [*["kda-conv"] * 3, "kda"], "state", 32 * 128 * 512),
     "gdn": ({}, ["gdn-conv", "gdn"], "state", 32 * 128 * 512),
     "mla": ({"context": "8K"}, ["mla", "mla-combine"], "kv", 8192 * 1152),
     "dsa-index": ({"context": "8K"}, ["dsa-index"], "index", 8192 * 132),

@@ -106,13 +106,15 @@ def rowwise(
 ) -> None:
     """Rows of `reads` and whole `weights` become rows of `writes`: work(*reads, *weights, *given).
 
-    `work` returns a tensor [tokens, width] for each of `writes`, in a tuple where there are several.
+    Weights are asked for once the rows have been reduced, as the norms of vLLM do. `work` returns a tensor [tokens, width] for each of `writes`, in a tuple where there are several.
     """
     blocks = blocks or tokens
     launch = row_launch(f"{family}: a block per token")
     with recorder.kernel(kernel_name(layer, name), family, layer, blocks, launch):
         loaded = [rows.load(tokens, dealt(rows, tokens, blocks)) for rows in reads]
-        loaded += [handle.load(0, handle.region.rows, each(0, blocks - 1)) for handle in weights]
+        loaded += [
+            handle.load(0, handle.region.rows, each(0, blocks - 1), dependent=True) for handle in weights
+        ]
         made = work(*loaded, *given)
         for rows, values in zip(writes, made if isinstance(made, tuple) else (made,), strict=True):
             rows.store(values, dealt(rows, tokens, blocks))
