@@ -1,8 +1,9 @@
 """`step.kimi`: one whole decode step of Kimi Linear, recorded as `memsim trace record --part step` does it.
 
-A step follows the one before in the measured graph: caches, states and weights are its own, and everything but
-those is larger than the caches of the chip. The measured step ends with the logits: sampling is left out, and
-tokens choose as many experts as they did there (`experts`, of all layers together).
+A step follows the one before in the measured graph: caches, states and weights are its own, and
+everything but those is larger than the caches of the chip. The measured step ends with the logits:
+sampling is left out, and tokens choose as many experts as they did there (`experts`, of all layers
+together).
 """
 
 from __future__ import annotations
@@ -64,9 +65,7 @@ def _recorded(model: Model, lengths: list[int], routing: Routing, units: int) ->
             for number, (kernels, layer) in enumerate(zip(kinds, model.layers, strict=True))
         ]
         assert model.weights is not None
-        whole = whole_step.declare(
-            recorder, model, len(lengths), units, model.weights.dtype, routing, 0
-        )
+        whole = whole_step.declare(recorder, model, len(lengths), units, model.weights.dtype, routing, 0)
         whole_step.begin(whole, 0)
         for number, (kernels, layer) in enumerate(zip(kinds, model.layers, strict=True)):
             whole_step.before(whole, number, regions[number], lengths)

@@ -106,7 +106,8 @@ def rowwise(
 ) -> None:
     """Rows of `reads` and whole `weights` become rows of `writes`: work(*reads, *weights, *given).
 
-    Weights are asked for once the rows have been reduced, as the norms of vLLM do. `work` returns a tensor [tokens, width] for each of `writes`, in a tuple where there are several.
+    Weights are asked for once the rows have been reduced, as the norms of vLLM do. `work` returns a tensor
+    [tokens, width] for each of `writes`, in a tuple where there are several.
     """
     blocks = blocks or tokens
     launch = row_launch(f"{family}: a block per token")

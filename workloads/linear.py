@@ -163,9 +163,7 @@ def _inputs(linear: Linear, x: Rows, tokens: int) -> torch.Tensor:
         return x.load(tokens, even(0, blocks - 1, 1))
     splits = 1 if x.pieces % cut.split else cut.split
     share, pieces = blocks // splits, x.pieces // splits
-    parts = [
-        _shared(x.part(at * pieces, pieces), tokens, cut, at * share, share) for at in range(splits)
-    ]
+    parts = [_shared(x.part(at * pieces, pieces), tokens, cut, at * share, share) for at in range(splits)]
     return torch.cat(parts, dim=1)
 
 

@@ -14,7 +14,7 @@ from workloads.facts import Fact
 
 STEP_BYTES = 128  # of an output's inputs that one tile takes: 64 in bf16, 128 in fp8
 TILES = ((64, 16), (128, 12), (192, 8), (256, 6))  # outputs of a tile in bf16, and tiles in flight
-CLUSTER, CODED_CLUSTER = 4, 2
+CLUSTER = 4  # blocks that share what they fetch of the inputs
 WIDE = 128  # outputs of a tile where every unit gets several
 LONG = 4096  # inputs from which they are split, if units would stay idle
 LEAST_STEPS = 16  # of a split
@@ -46,6 +46,12 @@ FACTS = (
         "16 to 160 outputs: fewest waves, then the fullest last one",
         "stated",
         "DeepGEMM: get_best_configs, SM90",
+    ),
+    Fact(
+        "kernel.linear.cluster",
+        "4 blocks fetch a share of the tokens' inputs each",
+        "assumed",
+        "cuBLAS: clusters of 4, in names of its kernels; DeepGEMM: neighbours ask for the same lines",
     ),
     Fact("kernel.linear.blocks_per_unit", "1", "stated", "shared memory of a block, from its tiles"),
 )
@@ -96,4 +102,4 @@ def _coded(n: int, count: int, units: int) -> Cut:
 
     tile = min(CODED_TILES, key=worth)
     stages = min(CODED_STAGES, CODED_BYTES // (tile * STEP_BYTES))
-    return Cut(min(tile, n), stages, 1, min(units, count * -(-n // tile)), CODED_CLUSTER)
+    return Cut(min(tile, n), stages, 1, min(units, count * -(-n // tile)), CLUSTER)
