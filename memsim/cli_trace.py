@@ -49,9 +49,26 @@ def record(
     ratio: Ratio = None,
     kv_dtype: KvDtype = None,
     index_dtype: IndexDtype = None,
+    weights_dtype: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="bf16 or fp8. Default: the model's own.")
+    ] = None,
+    part: Annotated[
+        Literal["attention", "step"],
+        typer.Option(
+            help="attention of all layers, or the whole step: weights, experts, appended rows, too."
+        ),
+    ] = "attention",
+    routing: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Experts that tokens of a whole step choose: uniform (drawn), real (by the router's "
+            "scores) or a recorded file. Default: real; on meta uniform.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the attention kernels of one decode step of MODEL and write their trace."""
+    """Run the kernels of one decode step of MODEL and write their trace."""
     from memsim import progress, report, report_json, report_trace
     from memsim.recording import record as record_trace
 
@@ -71,6 +88,9 @@ def record(
             ratio=ratio,
             kv_dtype=kv_dtype,
             index_dtype=index_dtype,
+            weights_dtype=weights_dtype,
+            part=part,
+            routing=routing,
             progress=advance,
         )
     if as_json:

@@ -1,9 +1,9 @@
 """Which tier holds which rows of which region, and whether they fit.
 
 Rules come as text, `KIND|NAME|layer:A-B=TIER[:SHARE,TIER:SHARE]`, the last that matches a region wins;
-regions that none matches go to the machine's first tier. With shares, chunks of rows (64, or a page)
-are dealt to the tiers in proportion. What leaves is a `Memory` for the engines and the bytes used.
-Nothing moves after that: policies are not here.
+regions that none matches go to the machine's first tier, what other GPUs hold for this one (`exchange`) to
+the tier `peer`. With shares, chunks of rows (64, or a page) are dealt to the tiers in proportion. What leaves
+is a `Memory` for the engines and the bytes used. Nothing moves after that: policies are not here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from memsim.system import System
 from memsim.trace import REGION_KINDS, Region
 
 # Small regions that every step uses keep their tier; what grows with the context spills first.
-SPILL_LAST = ("activation", "output", "state", "weights", "index", "kv")
+SPILL_LAST = ("exchange", "activation", "output", "state", "weights", "index", "kv")
+EXCHANGE, PEER = "exchange", "peer"  # regions that other GPUs hold, the tier that is their memory
 CHUNK_ROWS = 64  # rows dealt at once where they are not paged: a page of a paged KV cache
 
 Shares = tuple[tuple[int, int], ...]  # (tier, weight)
@@ -146,7 +147,7 @@ def place_regions(
     """
     spill = None if overflow == "refuse" else tier_number(overflow, system, f"--overflow '{overflow}'")
     free = [tier.capacity_bytes for tier in system.tiers]
-    wanted = [_shares_of(region, rules) for region in regions]
+    wanted = [_shares_of(region, rules, system) for region in regions]
     for region, shares in zip(regions, wanted, strict=True):
         _check_fine(region, shares)
     if spill is None:
@@ -158,11 +159,23 @@ def place_regions(
     return Placement(tuple(pieces), used)
 
 
-def _shares_of(region: Region, rules: Sequence[Rule]) -> Shares:
+def check_gpus(gpus: int, system: System) -> None:
+    """UsageError if a trace of one of `gpus` GPUs is to run on a machine that has fewer."""
+    there = 1 + sum(tier.devices for tier in system.tiers if tier.name == PEER)
+    if gpus > there:
+        raise UsageError(
+            f"the trace is of one of {gpus} GPUs that work together; machine {system.name} has {there} "
+            f"(one, and those of a tier '{PEER}'); take 8xh200, or record with a smaller --parallel"
+        )
+
+
+def _shares_of(region: Region, rules: Sequence[Rule], system: System) -> Shares:
     for rule in reversed(rules):
         if rule.matches(region):
             return rule.shares
-    return ((0, 1),)
+    if region.kind != EXCHANGE:
+        return ((0, 1),)
+    return ((tier_number(PEER, system, f"region '{region.name}', which other GPUs hold"), 1),)
 
 
 def _check_fine(region: Region, shares: Shares) -> None:

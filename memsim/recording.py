@@ -1,4 +1,4 @@
-"""`memsim.record` and `memsim trace record`: run a model's attention kernels and write their trace.
+"""`memsim.record` and `memsim trace record`: run a model's kernels and write their trace.
 
 A model's name and a context enter, a trace file and a small summary leave. The kernels live in
 `workloads` and need torch (extra `kernels`), which are imported only here and inside the calls.
@@ -37,9 +37,12 @@ def record(
     ratio: str | None = None,
     kv_dtype: str | None = None,
     index_dtype: str | None = None,
+    weights_dtype: str | None = None,
+    part: str = "attention",
+    routing: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Record one decode step (or `steps` of them) of the attention of all layers of `model`.
+    """Record one decode step (or `steps` of them) of all layers of `model`: attention, or all.
 
     context    tokens in the cache with the new one: 131072, "128K" (binary)
     out        the trace file; it appears whole or not at all
@@ -48,7 +51,10 @@ def record(
     stage      `kv` gathers the selected rows into a staging buffer before the attention
     units      processors that the kernels split their work over
     replace, ratio   other layers than the model's own: ["kda=mla"], "kda:mla=7:1"
-    kv_dtype, index_dtype   formats of cached rows and of index keys; None: the model's default
+    kv_dtype, index_dtype, weights_dtype   formats of rows, index keys, weights; None: the model's
+    part       `attention`, or `step`: projections, norms, experts, appended rows, tables and sampling too
+    routing    experts of a whole step: `uniform` (drawn), `real` (by the router's scores) or a recorded file;
+               None: real on real tensors, uniform on meta
 
     Returns what was written: bytes, kernels, rows. UsageError for a wrong word or number, OutputError
     for a file that cannot be written, MissingExtra without torch or without the device.
@@ -75,7 +81,9 @@ def record(
         stage=stage,
         seed=seed,
         units=units,
-        changes=changes_of(replace, ratio, kv_dtype, index_dtype),
+        changes=changes_of(replace, ratio, kv_dtype, index_dtype, weights_dtype),
+        part=part,
+        routing=routing,
         out=out,
         progress=progress,
     )

@@ -92,7 +92,8 @@ def _headline(result: Result) -> RenderableType:
     first = Text(result.model)
     if of_model:
         first.append(f", {format_tokens(result.context_tokens)} tokens, batch {result.batch},")
-    first.append(f" on {result.machine} ({result.engine} engine)")
+    first.append(f" on {result.machine}" + (f", one of {result.gpus} GPUs" if result.gpus > 1 else ""))
+    first.append(f" ({result.engine} engine)")
     mean_ps = result.total_ps // result.steps if result.steps else 0
     second = Text(f"step {format_time(mean_ps)}", style="bold")
     if result.steps > 1:

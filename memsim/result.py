@@ -192,6 +192,7 @@ class Explained:
 class Result:
     """A replay with names and sums.
 
+    batch         sequences, over all `gpus` GPUs that work together; the trace is of one of them
     step_ps       time of each step;  tokens_per_step  tokens it emits a sequence
     graph_launch_ps  what each step pays once, before its first kernel
     bytes_read, bytes_written   by region kind: unique bytes of its regions that a kernel touches
@@ -226,6 +227,7 @@ class Result:
     digest: str
     provenance: str
     assumed: tuple[str, ...]
+    gpus: int = 1
     interval: str = "no interval (uncalibrated)"
     notes: tuple[str, ...] = ()
     cache_stored_bytes: int = 0

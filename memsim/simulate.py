@@ -15,7 +15,7 @@ from memsim.cache_plan import CachePlan
 from memsim.errors import TraceError, UsageError, nearest
 from memsim.interval import Replayed
 from memsim.options import DEFAULT_QUANTUM_BYTES, ReplayOptions
-from memsim.placement import build_memory, parse_rules, place_regions
+from memsim.placement import build_memory, check_gpus, parse_rules, place_regions
 from memsim.profile import load_machine
 from memsim.progress import Progress
 from memsim.result import Outcome, Result
@@ -99,6 +99,7 @@ def replayed(
     if not watched.kernel_count:
         raise TraceError(f"{watched.path}: no kernel to replay; record at least one")
     options = ReplayOptions(quantum_bytes, parse_run_on(_several(run_on), system), seed or 0)
+    check_gpus(int(watched.meta.get("gpus", 1)), system)
     rules = parse_rules(_several(place), watched.regions, system)
     placement = place_regions(watched.regions, rules, overflow, system)
     memory = build_memory(watched.regions, placement)

@@ -34,6 +34,7 @@ def summarize(trace: Watched, system: System, placement: Placement, outcome: Out
         engine=engine,
         context_tokens=int(meta.get("context_tokens", 0)),
         batch=int(meta.get("batch", 1)),
+        gpus=int(meta.get("gpus", 1)),
         steps=len(set(tally.step)),
         tokens_per_step=int(meta.get("tokens_per_step", 1)),
         step_ps=_step_times_ps(tally, outcome),

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 VERSION = 1
 
-REGION_KINDS = ("weights", "kv", "index", "state", "activation", "output")
+REGION_KINDS = ("weights", "kv", "index", "state", "activation", "output", "exchange")
 RETIRE_ORDERS = ("in_order", "any")
 FLOP_UNITS = ("none", "bf16", "fp8", "fp32")
 SPREADS = ("one", "even", "each")  # how an access is spread over its blocks; index = code in `Accesses`

@@ -53,7 +53,7 @@ ENCODINGS = {name: "DELTA_BINARY_PACKED" for name in INTEGERS} | {
 
 # Metadata that a replay or a table reads, and the least value of those that are numbers.
 TEXT_KEYS = ("model",)
-COUNT_KEYS = ("context_tokens", "batch", "steps", "tokens_per_step")
+COUNT_KEYS = ("context_tokens", "batch", "steps", "tokens_per_step", "gpus")
 OWN_KEYS = ("schema_version", "rows")
 INPUT_KEYS = ("path", "value", "provenance", "source")
 

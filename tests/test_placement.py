@@ -8,7 +8,7 @@ import pytest
 from engine_cases import HBM, HOST, TWO_TIERS, flat_region, paged_region
 
 from memsim.errors import DoesNotFit, UsageError
-from memsim.placement import Piece, dealt_rows, parse_rules, place_regions
+from memsim.placement import Piece, check_gpus, dealt_rows, parse_rules, place_regions
 from memsim.system import System
 from memsim.trace import Region
 
@@ -158,3 +158,32 @@ def test_a_rule_that_makes_no_sense_is_refused(text: str, message: str) -> None:
 def test_an_unknown_overflow_tier_is_refused() -> None:
     with pytest.raises(UsageError, match="--overflow 'hots'.*did you mean 'host'"):
         place_regions(REGIONS, [], "hots", TWO_TIERS)
+
+
+def with_peer(devices: int) -> System:
+    peer = dataclasses.replace(HOST, name="peer", devices=devices)
+    return dataclasses.replace(TWO_TIERS, tiers=(HBM, peer))
+
+
+def test_what_other_gpus_hold_lies_in_their_memory_unless_a_rule_says_otherwise() -> None:
+    exchange = dataclasses.replace(flat_region(0, 10, 512, "exchange"), layer=-1)
+    regions, system = (exchange, dataclasses.replace(KV, id=1)), with_peer(7)
+    assert [piece.shares for (piece,) in place_regions(regions, [], "refuse", system).pieces] == [
+        ((1, 1),),
+        ((0, 1),),
+    ]
+    rules = parse_rules(["exchange=hbm"], regions, system)
+    assert place_regions(regions, rules, "refuse", system).pieces[0] == (Piece(10, ((0, 1),)),)
+    with pytest.raises(
+        UsageError, match="region 'r0', which other GPUs hold: machine .* has no tier 'peer'"
+    ):
+        place_regions(regions, [], "refuse", TWO_TIERS)
+
+
+def test_a_trace_of_more_gpus_than_a_machine_has_is_refused() -> None:
+    check_gpus(1, TWO_TIERS)
+    check_gpus(8, with_peer(7))
+    with pytest.raises(UsageError, match=r"is of one of 8 GPUs .* has 2 \(one, and those of a tier 'peer'\)"):
+        check_gpus(8, with_peer(1))
+    with pytest.raises(UsageError, match="has 1 .* take 8xh200"):
+        check_gpus(2, TWO_TIERS)

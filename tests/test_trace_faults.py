@@ -220,8 +220,8 @@ def of_type(name, kind):
     [
         (without("stride"), "column 'stride' is missing; expected int64; add it"),
         (without("record"), "column 'record' is missing; expected string; add it"),
-        (of_type("strides", pa.int64()), "unknown column 'strides'; expected the 43 columns of a trace; "),
-        (misspelt("stride", "strid"), "unknown column 'strid'; expected the 43 columns of a trace; drop or "
+        (of_type("strides", pa.int64()), "unknown column 'strides'; expected the 44 columns of a trace; "),
+        (misspelt("stride", "strid"), "unknown column 'strid'; expected the 44 columns of a trace; drop or "
                                       "rename it, did you mean 'stride'?"),
         (lambda table: table.append_column("rows", table["rows"]), "column 'rows' occurs twice"),
         (of_type("rows", pa.int32()), "column 'rows' has type int32; expected int64; cast it when writing"),

@@ -1,11 +1,11 @@
-"""Decode steps of a model's attention stack, recorded as one trace.
+"""Decode steps of a model, recorded as one trace: its attention stack, or all that a step does.
 
-A model's name, a context and a batch enter; a trace file leaves: the attention of all layers, layer after
-layer, step after step. Every sequence has the same length; step s has `context_tokens` + s rows, the
+A model's name, a context and a batch enter; a trace file leaves: all layers, layer after layer, step after
+step. Every sequence has the same length; step s has `context_tokens` + s rows, the
 row of its own token included. Real tensors are drawn anew for every layer of every step from the seed
 and dropped after it, so that one layer's fit is enough: caches and recurrent states therefore do not go
-on from step to step, on which nothing in a trace depends. Left out: projections, experts, norms, and
-the write of the new row.
+on from step to step, on which nothing in a trace depends. What a whole step holds says `step`; without
+it, projections, experts, norms, and the write of the new row are left out.
 """
 
 from __future__ import annotations
@@ -24,19 +24,23 @@ from memsim import __version__
 from memsim.errors import MissingExtra, UsageError
 from memsim.trace_write import TraceWriter
 from workloads import costs
+from workloads import step as whole_step
 from workloads.facts import Fact
 from workloads.kinds import facts_of, kernels_of
 from workloads.models import get_model
 from workloads.models.load import UNCHANGED, Changes
 from workloads.models.model import Model
 from workloads.record import ListSink, Recorder
+from workloads.routing import UNIFORM, Routing, routing_of
 from workloads.run import Run
 from workloads.selected import Selected
 from workloads.stage import FACTS as STAGE_FACTS
+from workloads.step import Step
 from workloads.tensors import generator_for
 
 MOST_TOKENS, MOST_BATCH, MOST_STEPS, MOST_UNITS = 2**27, 4096, 10_000, 65_536
 DEVICES = ("cpu", "cuda", "meta")
+PARTS = ("attention", "step")
 STAGES = ("kv",)
 REAL = "real"  # selections from the kernels' own scores
 META_SELECTION = "dsa_mid"
@@ -72,6 +76,8 @@ class Job:
     staged: bool
     seed: int
     units: int
+    part: str = "attention"
+    routing: Routing | None = None
 
     @property
     def run(self) -> Run:
@@ -91,10 +97,12 @@ def record_step(
     seed: int = 0,
     units: int = 132,
     changes: Changes = UNCHANGED,
+    part: str = "attention",
+    routing: str | None = None,
     out: str | Path,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Write the trace of `steps` decode steps of all attention layers to `out`; returns its metadata.
+    """Write the trace of `steps` decode steps of all layers to `out`; returns its metadata.
 
     context_tokens  rows in the cache at the first step, the new one included
     device     `cpu` or `cuda`: real tensors; `meta`: shapes alone, of any size
@@ -103,6 +111,9 @@ def record_step(
     stage      `kv`: the selected rows are gathered into a buffer before the attention
     units      processors that the kernels split their work over (H200: 132)
     changes    other layers or formats than the model's file says
+    part       `attention` of all layers, or the whole `step` (`workloads.step`)
+    routing    experts of a whole step: `uniform`, `real` (by the router's scores), a recorded file; None:
+               real on real tensors, uniform on meta
     progress   called with (layers done, layers in all)
 
     UsageError for a wrong word or number or too little memory, MissingExtra where there is no CUDA
@@ -118,7 +129,11 @@ def record_step(
     if stage is not None:
         _known("stage", stage, STAGES)
     drawn = _selected(found, device, selection, stage, seed)
-    job = Job(found, context_tokens, batch, steps, device, drawn, stage is not None, seed, units)
+    _known("part", part, PARTS)
+    job = Job(found, context_tokens, batch, steps, device, drawn, stage is not None, seed, units, part)
+    if part == "step":
+        whole_step.check(found)
+        job = replace(job, routing=routing_of(found, device, routing, seed))
     if device != "meta":
         _check_device(job)
     meta = _metadata(job)
@@ -144,13 +159,31 @@ def _one_thread(device: str) -> Iterator[None]:
 def _run(recorder: Recorder, job: Job, progress: Callable[[int, int], None]) -> None:
     layers = len(job.model.layers)
     regions = _declared(recorder, job)
+    whole = _whole(recorder, job)
     last_use = {source: number for number in range(layers) for source in job.model.layers[number].sources}
     for step in range(job.steps):
         recorder.step = step
+        if whole is not None:
+            whole_step.begin(whole, step)
         for layer in range(layers):
-            _layer(recorder, job, layer, regions)
-            recorder.release(keep={source for source, number in last_use.items() if source <= layer < number})
+            _layer(recorder, job, layer, regions, whole)
+            kept = {source for source, number in last_use.items() if source <= layer < number}
+            recorder.release(keep={whole_step.OUTSIDE, *kept})
             progress(step * layers + layer + 1, job.steps * layers)
+        if whole is not None:
+            whole_step.end(whole)
+
+
+def _whole(recorder: Recorder, job: Job) -> Step | None:
+    """Regions of a whole step beside those of attention, filled where they are of no layer."""
+    if job.part != "step":
+        return None
+    assert job.model.weights is not None
+    dtype = job.model.weights.dtype
+    whole = whole_step.declare(recorder, job.model, job.batch, job.units, dtype, job.routing, job.seed)
+    if not recorder.is_meta:
+        whole_step.fill_outer(whole, generator_for(recorder.device, job.seed))
+    return whole
 
 
 def _joined(job: Job, number: int, regions: Sequence[Any]) -> Run:
@@ -172,18 +205,25 @@ def _declared(recorder: Recorder, job: Job) -> list[Any]:
     return regions
 
 
-def _layer(recorder: Recorder, job: Job, number: int, regions: Sequence[Any]) -> None:
+def _layer(recorder: Recorder, job: Job, number: int, regions: Sequence[Any], whole: Step | None) -> None:
     """Run one layer of the present step."""
     layer, run = job.model.layers[number], _joined(job, number, regions)
     kernels, lengths = kernels_of(layer.kind), [job.context_tokens + recorder.step] * job.batch
     if not recorder.is_meta:
         generator = generator_for(recorder.device, job.seed, recorder.step, number)
         kernels.fill(regions[number], generator)
+        if whole is not None:
+            whole_step.fill(whole, number, generator)
     selected = None
     if job.selected is not None:
         selected = job.selected.rows(number, recorder.step, lengths)
         run = replace(run, candidates=job.selected.candidates(number))
+    if whole is not None:
+        whole_step.before(whole, number, regions[number], lengths)
+        run = replace(run, project=whole_step.between(whole, number, regions[number]))
     kernels.step(recorder, number, layer.shape, regions[number], lengths, run, selected)
+    if whole is not None:
+        whole_step.after(whole, number, recorder.step, regions[number], lengths)
 
 
 def _selected(
@@ -212,6 +252,10 @@ def _within(name: str, value: int, least: int, most: int) -> None:
         raise UsageError(f"--{name} {value}: expected a whole number from {least:,} to {most:,}")
 
 
+def _routing_word(routing: Routing | None) -> str:
+    return REAL if routing is None else "recorded" if routing.recorded else "uniform"
+
+
 def _known(name: str, word: str, words: Sequence[str]) -> None:
     if word not in words:
         raise UsageError(f"--{name} {word}: unknown {name}; choose one of: {', '.join(words)}")
@@ -233,11 +277,15 @@ def _check_device(job: Job) -> None:
 def largest_layer_bytes(job: Job) -> int:
     """Bytes of the regions of the largest layer, with those of the layers that it uses."""
     sink, layers = ListSink(), job.model.layers
-    _declared(Recorder(sink, "meta"), job)
-    sizes = [0] * len(layers)
+    recorder = Recorder(sink, "meta")
+    _declared(recorder, job)
+    _whole(recorder, job)
+    sizes = [0] * (len(layers) + 1)  # the last one of what is of no layer
     for region in sink.regions:
         sizes[region.layer] += region.bytes
-    return max(sizes[at] + sum(sizes[source] for source in layers[at].sources) for at in range(len(sizes)))
+    return sizes.pop() + max(
+        sizes[at] + sum(sizes[source] for source in layers[at].sources) for at in range(len(sizes))
+    )
 
 
 def _free_bytes() -> int:
@@ -258,6 +306,9 @@ def _metadata(job: Job) -> dict[str, Any]:
         facts += facts_of(kind, shape)
     if job.staged:
         facts += STAGE_FACTS
+    if job.part == "step":
+        facts += whole_step.FACTS
+        facts += [UNIFORM] if job.routing is not None and not job.routing.recorded else []
     details = job.selected.details if job.selected is not None else None
     if details is not None:
         facts.append(
@@ -267,7 +318,7 @@ def _metadata(job: Job) -> dict[str, Any]:
         facts.append(Fact("step.selection", REAL, "assumed", "top-k of scores of random normal tensors"))
     return {
         "model": model.name,
-        "part": "attention",
+        "part": job.part,
         "context_tokens": job.context_tokens,
         "batch": job.batch,
         "steps": job.steps,
@@ -280,6 +331,8 @@ def _metadata(job: Job) -> dict[str, Any]:
         "units": job.units,
         "kv_dtype": model.kv_dtype,
         "index_dtype": model.index_dtype or None,
+        "weights_dtype": model.weights.dtype if job.part == "step" and model.weights else None,
+        "routing": None if job.part != "step" else _routing_word(job.routing),
         "software": {
             "python": platform.python_version(),
             "torch": torch.__version__,

@@ -162,7 +162,7 @@ def step(
         entries = [tokens // shape.pool for tokens in lengths]
         choices = [choice_of(shape, tokens) for tokens in lengths]
         indexer.scan(recorder, layer, r.indexer, entries, units)
-        indexer.select(recorder, layer, r.indexer, choices, selected, run.cut)
+        indexer.select(recorder, layer, r.indexer, choices, units, selected, run.cut)
     counts = [gathered(shape, tokens) for tokens in lengths]
     kept = r.attention.rows
     rows = dsa_attend.Rows(r.attention.kv, kept, r.indices, None, selected, batch)

@@ -12,7 +12,7 @@ rotary turn and its table, and the projections that values, scores and keys come
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -109,10 +109,21 @@ def fill(regions: LatentRegions, generator: torch.Generator) -> None:
     regions.latent.zero()
 
 
-def step(recorder: Recorder, layer: int, regions: LatentRegions, lengths: Sequence[int]) -> None:
-    """Take in the new token of each sequence and write the row and the key that it completes."""
+def step(
+    recorder: Recorder,
+    layer: int,
+    regions: LatentRegions,
+    lengths: Sequence[int],
+    project: Callable[[], None] | None = None,
+) -> None:
+    """Take in the new token of each sequence and write the row and the key that it completes.
+
+    `project` launches the product that makes `key` of `latent`.
+    """
     batch, complete = len(lengths), [tokens % regions.ratio == 0 for tokens in lengths]
     _compress(recorder, layer, regions, lengths)
+    if project is not None:
+        project()
     launch = _launch(LATENT * 2, "latent insert: a block per token")
     with recorder.kernel(f"layer{layer}.latent-insert", "latent-insert", layer, batch, launch):
         for sequence in range(batch):

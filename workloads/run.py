@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ class Run:
     blocks     regions of the layer whose candidate blocks bound its selection; None: all entries compete
     lengths    tokens of each sequence at the last step where they differ; else all have `most_rows`
     candidates numbers of the candidate blocks of each sequence, ascending, where scores do not choose them
+    project    launches the product that makes an index key of a latent, between kernels (V4.1); None: none
     """
 
     batch: int
@@ -39,6 +40,7 @@ class Run:
     kv: Any = None
     blocks: Any = None
     candidates: Sequence[Int64s] | None = None
+    project: Callable[[], None] | None = None
     lengths: Sequence[int] | None = None
 
     @property

@@ -48,7 +48,7 @@ def _keys(needed: str, optional: str = "") -> Keys:
     return {name: types[kind] for name, kind in split}, tuple(needed.split())
 
 
-_MLA, _MLA_MORE = "heads nope value", "rope q_lora gate:b"
+_MLA, _MLA_MORE = "heads nope value", "rope q_lora gate:b turned:b"
 _GQA, _GQA_MORE = "heads kv_heads key_dim value_dim", "gate:b"
 _V4, _V4_MORE = "heads window q_lora o_groups o_lora", "style:s"
 _INDEXER = "index_heads top_k"
@@ -75,7 +75,7 @@ def layer_parts(table: Table, kv_dtype: str, index_dtype: str) -> tuple[Shape, P
     why = _unfit(table, kv_dtype)
     if why:
         raise Unfit(why)
-    names = ("q_lora", "nope", "value", "gate", "o_groups", "o_lora")
+    names = ("q_lora", "nope", "value", "gate", "o_groups", "o_lora", "turned")
     projections = Projections(**{name: table[name] for name in names if name in table})
     return _SHAPES[kind](table, kv_dtype, index_dtype), projections
 

@@ -17,6 +17,7 @@ class Projections:
     nope      dimensions of a query head without position, value: of a value head (MLA and DSA)
     gate      the output is gated: by a full-rank projection
     o_groups, o_lora   groups and rank of the output projection of DeepSeek V4
+    turned    queries and rows have a rotary part that is turned by position (MLA)
     """
 
     q_lora: int = 0
@@ -25,6 +26,7 @@ class Projections:
     gate: bool = False
     o_groups: int = 0
     o_lora: int = 0
+    turned: bool = True
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,119 @@
+"""Whole decode steps: weights close against parameters, real and meta say the same, both engines replay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from step_cases import MODELS, file_of, step_of
+
+from memsim.errors import UsageError
+from memsim.recording import record
+from memsim.simulate import replay
+from memsim.trace_check import check_trace
+from workloads import step as whole_step
+from workloads.decode import record_step
+from workloads.kinds import kernels_of
+from workloads.models import get_model, model_names, parameters
+from workloads.models.load import Changes
+from workloads.record import ListSink, Recorder
+from workloads.run import Run
+
+APART = ("norm", "sink", "-scale")  # weights that parameters do not count
+
+
+def regions_of(name, batch=1, weights_dtype=None):
+    """Regions of a whole step of a shipped model at 4K tokens."""
+    model = get_model(name, Changes(weights_dtype=weights_dtype))
+    sink, regions = ListSink(), []
+    recorder = Recorder(sink, "meta")
+    for number, layer in enumerate(model.layers):
+        sources = {
+            what: None if (at := getattr(layer, f"{what}_from")) is None else regions[at]
+            for what in ("index", "kv", "blocks")
+        }
+        told = Run(batch, 4096, 132, **sources)
+        regions.append(kernels_of(layer.kind).declare(recorder, number, layer.shape, told))
+    whole_step.declare(recorder, model, batch, 132, model.weights.dtype, None, 0)
+    return model, sink.regions
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("name", model_names())
+def test_weights_close_against_the_parameters(name, dtype):
+    model, regions = regions_of(name, weights_dtype=dtype)
+    held = 0
+    for region in regions:
+        if region.kind == "weights" and not region.name.endswith(APART):
+            held += region.bytes // {"bf16": 2, "fp8_e4m3": 1, "fp32": 4}[region.dtype]
+    assert held + model.weights.tables == parameters.of_model(model).total
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_records_a_whole_step(name, tmp_path):
+    path = tmp_path / "step.parquet"
+    meta = record_step(name, 4096, part="step", out=path)
+    assert meta["part"] == "step"
+    summary = check_trace(path)
+    model = get_model(name)
+    assert summary.kernels > 8 * len(model.layers)
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_real_and_meta_say_the_same(case, tmp_path):
+    lengths = [70, 64, 70]
+    real, meta = (step_of(case, tmp_path, lengths, device) for device in ("cpu", "meta"))
+    for step in (real, meta):
+        step.run()
+    assert real.sink.regions == meta.sink.regions
+    assert real.sink.kernels == meta.sink.kernels
+    for ours, theirs in zip(real.sink.accesses, meta.sink.accesses, strict=True):
+        plain = [{**vars(access), "gather": None} for access in (ours, theirs)]
+        assert plain[0] == plain[1]
+        assert (
+            np.array_equal(ours.gather, theirs.gather) if ours.gather is not None else theirs.gather is None
+        )
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_both_engines_replay_a_step(case, tmp_path):
+    path = tmp_path / "step.parquet"
+    record(str(file_of(case, tmp_path)), 128, path, batch=2, part="step", units=6)
+    results = [replay(path, "h200", engine=engine, bound=False) for engine in ("fast", "reference")]
+    assert results[0].digest == results[1].digest
+    assert {family.name for family in results[0].families} >= {"linear", "append", "embedding", "sample"}
+
+
+def test_layers_alike_are_replayed_once(tmp_path):
+    path = tmp_path / "step.parquet"
+    record_step("llama-3.1-70b", 4096, part="step", out=path)
+    result = replay(path, "h200", overrides=["tier.hbm.capacity=400 GB"], bound=False)
+    assert result.tpot_ps > 20e9
+
+
+def test_weights_are_read_once_and_chosen_experts_alone(tmp_path):
+    path = tmp_path / "step.parquet"
+    record_step("kimi-linear", 4096, part="step", out=path)
+    read = replay(path, "h200", bound=False).bytes_read["weights"]
+    model = get_model("kimi-linear")
+    w = model.weights
+    active = parameters.of_model(model).active
+    norms = 27 * 2 * w.hidden + w.hidden + 20 * 128 + 7 * 512
+    assert read == 2 * (active + w.hidden + norms)
+
+
+def test_what_a_step_refuses(tmp_path):
+    out = tmp_path / "step.parquet"
+    with pytest.raises(UsageError, match="--part all: unknown part; choose one of: attention, step"):
+        record_step("kimi-linear", 128, part="all", out=out)
+    with pytest.raises(UsageError, match="--routing real with --device meta: there are no scores"):
+        record_step("kimi-linear", 128, part="step", routing="real", out=out)
+    with pytest.raises(UsageError, match="--routing uniform with model 'llama-3.1-70b': it has no experts"):
+        record_step("llama-3.1-70b", 128, part="step", routing="uniform", out=out)
+    path = file_of("kda and mla", tmp_path)
+    path.write_text(path.read_text().replace("moe_layers = 1", "moe_layers = 2"))
+    with pytest.raises(UsageError, match="1 dense_layers and 2 moe_layers in 2 layers"):
+        record_step(str(path), 128, part="step", out=out)
+    path.write_text(path.read_text().partition("[weights]")[0])
+    with pytest.raises(UsageError, match=r"its file has no \[weights\]"):
+        record_step(str(path), 128, part="step", out=out)
+    assert not out.exists()

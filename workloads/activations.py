@@ -1,0 +1,135 @@
+"""Activations between kernels of a step: rows of a region, some to a token; and kernels that work row by row.
+
+All layers share them, as an engine's allocator hands the same memory out again. A row-wise kernel is a block
+a token, or so many as it is given: it reads its tokens' rows, and whole weights such as a norm's, and writes
+rows. Left out: that real kernels of several outputs keep them side by side in one buffer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from workloads.facts import Fact
+from workloads.grid import Blocks, Shape, each, even
+from workloads.record import Recorder, RegionHandle
+
+PIECE = 128  # values of a row, where the width divides by as many
+LOADS_IN_FLIGHT = 8
+BLOCKS_PER_UNIT = 8
+TILE_BYTES = 4096
+
+FACTS = (
+    Fact("kernel.rowwise.blocks", "a block a token", "stated", "vLLM: norms, silu-and-mul, rotary kernels"),
+    Fact(
+        "kernel.rowwise.in_flight",
+        "8 x 4 KiB a block, 8 blocks a unit",
+        "assumed",
+        "a block asks for all that it reads before it waits; 2048 threads of a unit / 256 of a block",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`pieces` rows of a region to a token, `of` which each token has, from its row `first` on."""
+
+    handle: RegionHandle
+    pieces: int
+    of: int = 0
+    first: int = 0
+
+    @property
+    def width(self) -> int:
+        """Values of a token."""
+        return self.pieces * self.handle.width
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all rows of each token."""
+        return self.pieces == (self.of or self.pieces)
+
+    def part(self, first: int, pieces: int) -> Rows:
+        """Some of each token's rows."""
+        return Rows(self.handle, pieces, self.of or self.pieces, self.first + first)
+
+    def load(self, tokens: int, blocks: Blocks) -> torch.Tensor:
+        """All values of `tokens` tokens: [tokens, width]."""
+        if self.whole or tokens == 1:
+            return self.handle.load(self.first, tokens * self.pieces, blocks).reshape(tokens, self.width)
+        found = self.handle.load_each(self.first, self.pieces, blocks, tokens, self.of, same_blocks=True)
+        return found.reshape(tokens, self.width)
+
+    def store(self, values: torch.Tensor, blocks: Blocks) -> None:
+        """Write [tokens, width] values."""
+        if self.whole or len(values) == 1:
+            self.handle.store(self.first, values, blocks)
+            return
+        for token, row in enumerate(values):
+            self.handle.store(self.first + token * self.of, row, blocks)
+
+
+def piece_of(width: int) -> int:
+    """Values of a row: 128, or the largest power of two below that divides the width."""
+    return math.gcd(width, PIECE)
+
+
+def declare(recorder: Recorder, name: str, tokens: int, width: int, dtype: str = "bf16") -> Rows:
+    """Rows that all layers share."""
+    piece = piece_of(width)
+    size = {"bf16": 2, "fp32": 4, "int32": 4}[dtype]
+    handle = recorder.region(name, "activation", -1, tokens * width // piece, piece * size, dtype)
+    return Rows(handle, width // piece)
+
+
+def rowwise(
+    recorder: Recorder,
+    layer: int,
+    name: str,
+    family: str,
+    tokens: int,
+    reads: Sequence[Rows],
+    writes: Sequence[Rows],
+    work: Callable[..., Any],
+    *given: Any,
+    weights: Sequence[RegionHandle] = (),
+    blocks: int = 0,
+) -> None:
+    """Rows of `reads` and whole `weights` become rows of `writes`: work(*reads, *weights, *given).
+
+    `work` returns a tensor [tokens, width] for each of `writes`, in a tuple where there are several.
+    """
+    blocks = blocks or tokens
+    launch = row_launch(f"{family}: a block per token")
+    with recorder.kernel(kernel_name(layer, name), family, layer, blocks, launch):
+        loaded = [rows.load(tokens, dealt(rows, tokens, blocks)) for rows in reads]
+        loaded += [handle.load(0, handle.region.rows, each(0, blocks - 1)) for handle in weights]
+        made = work(*loaded, *given)
+        for rows, values in zip(writes, made if isinstance(made, tuple) else (made,), strict=True):
+            rows.store(values, dealt(rows, tokens, blocks))
+
+
+def dealt(rows: Rows, tokens: int, blocks: int) -> Blocks:
+    """Rows of all tokens dealt to blocks: whole tokens where there is one to a block."""
+    return even(0, blocks - 1, rows.pieces if blocks == tokens and rows.whole else 1)
+
+
+def kernel_name(layer: int, name: str) -> str:
+    """Name of a kernel of a layer, or of none."""
+    return name if layer < 0 else f"layer{layer}.{name}"
+
+
+def row_launch(rule: str) -> Shape:
+    """How the blocks of a row-wise kernel work."""
+    return Shape(
+        tile_rows=1,
+        tile_bytes=TILE_BYTES,
+        tiles_in_flight=LOADS_IN_FLIGHT,
+        blocks_per_unit=BLOCKS_PER_UNIT,
+        retire="any",
+        tile_rule=rule,
+    )
