@@ -2,8 +2,8 @@
 
 `record` runs the attention kernels of a model and writes a trace, `replay` times it on a machine, `project`
 does both for a grid of models, machines, contexts and batches and says how far each time may be off,
-`load_machine` reads a machine file, `open_trace` streams a trace. They are fetched when first used, so
-that `import memsim` loads nothing heavy and recording needs no engine.
+`crossover` finds where two of them swap, `load_machine` reads a machine file, `open_trace` streams a trace.
+They are fetched when first used, so that `import memsim` loads nothing heavy and recording needs no engine.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memsim.crossing import crossover as crossover
     from memsim.profile import load_machine as load_machine
     from memsim.projection import project as project
     from memsim.recording import record as record
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "crossover": "memsim.crossing",
     "load_machine": "memsim.profile",
     "open_trace": "memsim.trace_read",
     "project": "memsim.projection",

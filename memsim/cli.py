@@ -54,6 +54,7 @@ app.add_typer(cli_models.app, name="models", short_help="Attention stacks, their
 app.add_typer(cli_validate.app, name="validate", short_help="Measure machines, show measurements.")
 app.command("kernel")(cli_kernel.kernel)
 app.command("project")(cli_project.project)
+app.command("crossover")(cli_project.crossover)
 
 
 class Output(io.TextIOWrapper):

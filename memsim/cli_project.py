@@ -19,8 +19,15 @@ Machines = Annotated[
     str, typer.Option("--machine", metavar="NAME[,NAME]", help="Machines' names, or paths of .toml files.")
 ]
 Part = Annotated[
-    Literal["attention"],
-    typer.Option(help="What is timed: the attention of all layers."),
+    Literal["step", "attention"],
+    typer.Option(help="What is timed and takes room: the whole step, or the attention of all layers."),
+]
+WeightsDtype = Annotated[
+    str | None, typer.Option(metavar="bf16|fp8", help="Format of the weights. Default: the model's.")
+]
+Routing = Annotated[
+    str | None,
+    typer.Option(metavar="NAME|FILE", help="Experts of a whole step, as for 'trace record'."),
 ]
 Overflow = Annotated[
     str, typer.Option(metavar="refuse|TIER", help="What to do with what does not fit its tier.")
@@ -49,7 +56,7 @@ def project(
         str | None,
         typer.Option(metavar="tpot=TIME", help="With max: as many as also meet this: tpot=20ms."),
     ] = None,
-    part: Part = "attention",
+    part: Part = "step",
     place: Place = None,
     overflow: Overflow = "refuse",
     run_on: RunOn = None,
@@ -60,6 +67,8 @@ def project(
     ratio: Ratio = None,
     kv_dtype: KvDtype = None,
     index_dtype: IndexDtype = None,
+    weights_dtype: WeightsDtype = None,
+    routing: Routing = None,
     workers: Workers = None,
     as_json: AsJson = False,
     output: Annotated[
@@ -93,6 +102,8 @@ def project(
         ratio=ratio,
         kv_dtype=kv_dtype,
         index_dtype=index_dtype,
+        weights_dtype=weights_dtype,
+        routing=routing,
         slo_ps=_slo_ps(slo),
     )
     cells = grid(
@@ -143,3 +154,72 @@ def _slo_ps(text: str | None) -> int | None:
     if what != "tpot" or not equals:
         raise UsageError(f"--slo '{text}': expected tpot=TIME, as in tpot=20ms")
     return parse_time(time)
+
+
+def crossover(
+    a: Annotated[str, typer.Argument(metavar="A", help="A model's name, or a .toml file.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The model that it is compared with.")],
+    machine: Annotated[
+        str, typer.Option(metavar="NAME[,NAME]", help="A machine for both, or one for each.")
+    ] = "h200-host",
+    context: Annotated[
+        str,
+        typer.Option(metavar="LO,HI", help="Range of tokens in the cache; one number with a --batch range."),
+    ] = "",
+    batch: Annotated[str, typer.Option(metavar="N|LO,HI", help="Sequences, or a range of them.")] = "1",
+    part: Part = "step",
+    place: Place = None,
+    place_a: Annotated[
+        list[str] | None, typer.Option(metavar="WHAT=TIER", help="A rule for A alone. May be repeated.")
+    ] = None,
+    place_b: Annotated[
+        list[str] | None, typer.Option(metavar="WHAT=TIER", help="A rule for B alone. May be repeated.")
+    ] = None,
+    overflow: Overflow = "refuse",
+    run_on: RunOn = None,
+    overrides: Overrides = None,
+    selection: Selection = None,
+    workers: Workers = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the context, or the batch, at which two models or two placements swap, with its interval.
+
+    Each side is as 'project' has it. That they never swap in the range is an answer.
+    """
+    from memsim import crossing, crossing_show, progress, report, report_json
+
+    batches, contexts = _words(batch), _words(context) if context else []
+    ranged = len(batches) > 1
+    if not contexts:
+        contexts = ["1M"] if ranged else list(crossing.CONTEXTS)
+    with progress.shown("comparing") as advance:
+        found = crossing.crossover(
+            a,
+            b,
+            _words(machine),
+            context=tuple(contexts) if len(contexts) > 1 else contexts[0],
+            batch=tuple(map(_number, batches)) if ranged else _number(batches[0]),
+            place=place or (),
+            place_a=place_a or (),
+            place_b=place_b or (),
+            workers=workers,
+            progress=advance,
+            part=part,
+            overflow=overflow,
+            run_on=run_on or (),
+            overrides=overrides or (),
+            selection=selection,
+        )
+    if as_json:
+        print(report_json.dumps(crossing_show.document(found)), end="")
+    else:
+        report.show(crossing_show.render(found))
+
+
+def _number(text: str) -> int:
+    """A batch that is a number."""
+    from memsim.errors import UsageError
+
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--batch '{text}': expected a whole number from 1 on")
+    return int(text)

@@ -245,6 +245,37 @@ def figures(
 
 
 @app.command()
+def published(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", parser=named, metavar="DIR", help="Also draw it, as SVG and PNG."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold a published decode curve, Kimi Linear against full MLA, beside ours."""
+    from dataclasses import asdict
+
+    from memsim import output as files
+    from memsim import progress, report_json
+    from validation import figures_plot
+    from validation import published as curve
+
+    if output is not None:
+        figures_plot.require_matplotlib()
+        files.check_writable(output)
+    with progress.shown("replaying") as advance:
+        found = curve.compared(progress=advance)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        figures_plot.draw(curve.figure(found), output)
+    if as_json:
+        rows = [{**asdict(row), "ratio": found.ratio(row)} for row in found.rows]
+        print(report_json.dumps({"rest_ms": found.rest_ms, "rows": rows}), end="")
+    else:
+        print(curve.text(found), end="")
+
+
+@app.command()
 def tables(as_json: AsJson = False) -> None:
     """List the public measurements that come with memsim."""
     from rich.text import Text

@@ -15,7 +15,7 @@ from memsim.interval import Effect, FamilyTrust, Interval
 from memsim.result import PlaceTotals, Result
 
 MAX = "max"  # the largest batch that fits
-PARTS = ("attention",)
+PARTS = ("step", "attention")
 YEARS = 4  # over which the price of a memory is spread
 MILLION = 10**6
 _YEAR_S, _PS = 365.25 * 86400, 10**12
@@ -29,7 +29,7 @@ class Ask:
     the rest as `memsim.record` and `memsim.replay` have them
     """
 
-    part: str = "attention"
+    part: str = "step"
     place: tuple[str, ...] = ()
     overflow: str = "refuse"
     run_on: tuple[str, ...] = ()
@@ -41,6 +41,8 @@ class Ask:
     ratio: str | None = None
     kv_dtype: str | None = None
     index_dtype: str | None = None
+    weights_dtype: str | None = None
+    routing: str | None = None
     slo_ps: int | None = None
 
     def recording(self, model: str, batch: int, units: int) -> dict[str, Any]:
@@ -53,7 +55,11 @@ class Ask:
             "ratio": self.ratio,
             "kv_dtype": self.kv_dtype,
             "index_dtype": self.index_dtype,
+            "weights_dtype": self.weights_dtype,
+            "part": self.part,
         }
+        if self.part == "step":
+            told["routing"] = self.routing
         if about(model, self).selects:
             told |= {"selection": self.selection, "stage": self.stage}
         return told
@@ -156,7 +162,9 @@ def about(name: str, ask: Ask) -> Any:
     from workloads.models import get_model
     from workloads.models.load import changes_of
 
-    return get_model(name, changes_of(ask.replace, ask.ratio, ask.kv_dtype, ask.index_dtype))
+    return get_model(
+        name, changes_of(ask.replace, ask.ratio, ask.kv_dtype, ask.index_dtype, ask.weights_dtype)
+    )
 
 
 def refused(cell: Cell, ask: Ask, batch: int, why: str, notes: Sequence[str]) -> Point:
@@ -172,11 +180,9 @@ def priced(
     ask: Ask,
     result: Result,
     trusted: Interval,
-    meta: Mapping[str, Any],
     notes: Sequence[str],
 ) -> Point:
-    """A point with its number. meta: what its trace says of itself."""
-    gpus = int(meta.get("gpus", 1))
+    """A point with its number."""
     slowest = max(result.families, key=lambda family: family.time_ps)
     return Point(
         model=result.model,
@@ -188,7 +194,7 @@ def priced(
         tpot_ps=result.tpot_ps,
         low_ps=trusted.low_ps,
         high_ps=trusted.high_ps,
-        gpus=gpus,
+        gpus=result.gpus,
         tokens_per_step=result.tokens_per_step,
         trust=trusted.trust,
         why=trusted.why,
@@ -202,8 +208,8 @@ def priced(
         effects=trusted.effects,
         used_bytes={tier.name: tier.used_bytes for tier in result.tiers if tier.used_bytes},
         capacity_bytes={tier.name: tier.capacity_bytes for tier in result.tiers if tier.used_bytes},
-        energy_j=_energy_j(result, gpus),
-        cost_usd=_cost_usd(result, gpus),
+        energy_j=_energy_j(result),
+        cost_usd=_cost_usd(result),
         notes=(*notes, *result.notes),
     )
 
@@ -212,22 +218,22 @@ def _tokens(result: Result) -> int:
     return result.batch * result.steps * result.tokens_per_step
 
 
-def _energy_j(result: Result, gpus: int) -> float | None:
+def _energy_j(result: Result) -> float | None:
     """Joules that 10^6 tokens take in memories and links; None where one of those used does not say."""
     used = [place for place in (*result.tiers, *result.links) if _moved(place)]
     if any(place.energy_pj is None for place in used):
         return None
-    return gpus * sum(place.energy_pj or 0 for place in used) / _PS / _tokens(result) * MILLION
+    return result.gpus * sum(place.energy_pj or 0 for place in used) / _PS / _tokens(result) * MILLION
 
 
 def _moved(place: PlaceTotals) -> int:
     return place.moved_read_bytes + place.moved_write_bytes
 
 
-def _cost_usd(result: Result, gpus: int) -> dict[str, float]:
+def _cost_usd(result: Result) -> dict[str, float]:
     """By scenario, dollars of 10^6 tokens: the price of the memory that is used for their time."""
     used = [tier for tier in result.tiers if tier.used_bytes]
     scenarios = {name for tier in used for name, _ in tier.cost_usd}
     known = {name for name in scenarios if all(name in dict(tier.cost_usd) for tier in used)}
-    share = gpus * result.total_ps / _PS / (YEARS * _YEAR_S) / _tokens(result) * MILLION
+    share = result.gpus * result.total_ps / _PS / (YEARS * _YEAR_S) / _tokens(result) * MILLION
     return {name: share * sum(dict(tier.cost_usd)[name] for tier in used) for name in sorted(known)}

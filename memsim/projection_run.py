@@ -90,16 +90,15 @@ def point_of(cell: Cell, ask: Ask) -> Point:
             found = replayed(trace, profile, **ask.replaying())
         except DoesNotFit as error:
             return refused(cell, ask, batch, str(error), notes)
-        meta = found.trace.meta
+        inputs = found.trace.meta.get("inputs", [])
         changed = [text.partition("=")[0] for text in ask.overrides]
-        trusted = interval.of(found, varied.with_kernels(meta.get("inputs", [])), changed)
-    return priced(cell, ask, found.result, trusted, meta, notes)
+        trusted = interval.of(found, varied.with_kernels(inputs), changed)
+    return priced(cell, ask, found.result, trusted, notes)
 
 
 def _notes_of_context(model: Any, context_tokens: int) -> Iterator[str]:
     if context_tokens > model.max_context:
-        most, asked = format_tokens(model.max_context), format_tokens(context_tokens)
-        yield f"{asked} tokens are beyond the {most} that {model.name} is configured for"
+        yield f"{model.name} is configured for {format_tokens(model.max_context)} tokens; longer is a what-if"
 
 
 def points_of(task: Task, ask: Ask) -> list[Point]:

@@ -17,7 +17,7 @@ from fractions import Fraction
 from math import log2
 from typing import Any
 
-from memsim.errors import ProfileError
+from memsim.errors import ProfileError, UsageError
 from memsim.profile import SET_SOURCE, check, overridden
 from memsim.profile_schema import Profile, effect_of
 from memsim.quantity import AlignedSize, Quantity, Share
@@ -137,7 +137,10 @@ def _kernel_range(fact: Mapping[str, Any]) -> Range | None:
     low, high = fact.get("low"), fact.get("high")
     if not match or (fact["provenance"] != "assumed" and low is None):
         return None
-    size = parse_time(fact["value"])
+    try:
+        size = parse_time(fact["value"])
+    except UsageError:  # the rule by which tiles are cut has such a path, too
+        return None
     if not size:
         return None
     if low is None or high is None:

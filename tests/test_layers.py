@@ -42,6 +42,7 @@ LAYERS = (  # bottom first
         "report_trace", "report_models", "explain_show", "demo", "machine_show", "machine_check",
         "projection_json", "projection_show",
     },
+    {"crossing_show"},
     {"curve"},
     {"curve_plot"},
     {"cli_models"},
@@ -129,7 +130,7 @@ def test_no_module_bears_the_name_of_a_public_function():
     import memsim
 
     public = set(memsim.__all__) - {"__version__"}
-    assert public == {"load_machine", "open_trace", "project", "record", "replay"}
+    assert public == {"crossover", "load_machine", "open_trace", "project", "record", "replay"}
     assert public & {path.stem for path in MODULES} == set()
     assert all(callable(getattr(memsim, name)) for name in public)
     assert set(memsim.__all__) <= set(dir(memsim))

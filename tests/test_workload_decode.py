@@ -172,8 +172,7 @@ def test_grids_are_those_of_the_production_kernels(tmp_path):
         "mla": (132, 1, 64, 2),
         "mla-combine": (4, 8, 1, 1),
         "dsa-index": (132, 1, 256, 3),
-        "dsa-topk": (10, 2, 2048, 2),
-        "dsa-topk-merge": (1, 2, 2048, 2),
+        "dsa-topk": (124, 2, 8460, 1),
         "dsa-attend": (132, 1, 32, 2),
         "dsa-combine": (16, 8, 1, 1),
     }

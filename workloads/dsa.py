@@ -162,7 +162,7 @@ def step(
         entries = [tokens // shape.pool for tokens in lengths]
         choices = [choice_of(shape, tokens) for tokens in lengths]
         indexer.scan(recorder, layer, r.indexer, entries, units)
-        indexer.select(recorder, layer, r.indexer, choices, selected, run.cut)
+        indexer.select(recorder, layer, r.indexer, choices, units, selected, run.cut)
         if run.merge is not None:
             run.merge(r.indexer)
     counts = [gathered(shape, tokens) for tokens in lengths]
