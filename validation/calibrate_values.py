@@ -11,7 +11,7 @@ import typing
 from typing import Any
 
 from memsim.profile_schema import GROUPS, LEVELS, table_at
-from memsim.quantity import Count, Flops, Part, Quantity, Rate, Share, Size, Time
+from memsim.quantity import Count, Flops, Quantity, Rate, Share, Size, Time
 from memsim.units import format_bytes, format_rate, format_time
 from workloads import costs
 
@@ -54,8 +54,6 @@ def written(kind: Kind, found: float, like: object = None) -> str | int | float:
         return max(1, int(float(f"{found:.3g}") if found >= 1000 else round(found)))
     if issubclass(kind, Share):
         return min(1.0, max(LEAST_SHARE, round(found, PLACES)))
-    if issubclass(kind, Part):
-        return float(f"{min(1.0, found / 10**6):.3g}")
     if issubclass(kind, Rate):
         return format_rate(max(1, round(found)) * 10**6)
     if issubclass(kind, Flops):
