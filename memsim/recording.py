@@ -100,9 +100,7 @@ def _contexts(
 ) -> list[int]:
     """Tokens of every sequence: `batch` alike, or those that are listed."""
     if (context is None) == (contexts is None):
-        raise UsageError(
-            "expected the tokens of all sequences (--context) or of each (--contexts), one of both"
-        )
+        raise UsageError("expected tokens of all sequences (--context) or of each (--contexts), one of both")
     if context is not None:
         return [parse_tokens(context)] * batch
     from workloads.contexts import contexts_of
