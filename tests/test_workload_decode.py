@@ -15,7 +15,7 @@ import memsim
 from memsim import trace_show
 from memsim.errors import MissingExtra, OutputError, UsageError
 from memsim.trace_read import open_trace
-from workloads import decode
+from workloads import decode, job
 from workloads.decode import record_step
 from workloads.grid import Shape as Launch
 from workloads.grid import one
@@ -45,7 +45,7 @@ SMALL = {
 @pytest.fixture
 def small_models(monkeypatch):
     """The models with fewer layers and heads, so that they run on real tensors in a test."""
-    monkeypatch.setattr(decode, "get_model", lambda name, changes: SMALL[name])
+    monkeypatch.setattr(job, "get_model", lambda name, changes: SMALL[name])
 
 
 def rows(path):
