@@ -73,7 +73,7 @@ def grouped(row: Row, system: System) -> Job:
 
     wanted = count(row, "experts_milli") / 1000
     drawn = [routing.chosen(0, number, tokens) for number in range(DRAWS)]
-    drawn.sort(key=lambda ids: abs(len(np.unique(ids)) - wanted))
+    drawn = sorted(drawn, key=lambda ids: abs(len(np.unique(ids)) - wanted))[CALLS - 1 :: -1]
 
     def call(number: int) -> Recorded:
         def run(recorder: Recorder) -> None:
