@@ -1,7 +1,7 @@
 """What kernels cost beside bytes and arithmetic: `costs.toml`, read once, no torch.
 
-The name of a kernel's family enters; picoseconds and FLOPs for its launch leave, and the numbers with their
-sources for the trace that rests on them. `tried` puts other values in their place, for what is recorded
+The name of a kernel's family enters; picoseconds and operations for its launch leave, and the numbers with
+their sources for the trace that rests on them. `tried` puts other values in their place, for what is recorded
 inside it.
 """
 
@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
 from memsim.errors import UsageError, nearest, shown
-from memsim.units import parse_share, parse_time
+from memsim.units import parse_count, parse_share, parse_time
 from workloads.facts import PROVENANCES, Fact
 
 FILE = Path(__file__).with_name("costs.toml")
 GROUP = "kernel"  # paths are kernel.FAMILY.KEY
 TIMES = ("startup", "drain", "tile")
-EFFICIENCY = "efficiency"
-KEYS = (*TIMES, EFFICIENCY)
+COUNTS = ("operations",)
+SHARES = ("efficiency",)
+KEYS = (*TIMES, *COUNTS, *SHARES)
 ENTRY = ("value", "provenance", "source")
 
-_tried: dict[str, str] = {}  # path -> value
+Value = str | int
+
+_tried: dict[str, Value] = {}  # path -> value
 
 
 class Costs(TypedDict):
@@ -39,14 +42,18 @@ class Costs(TypedDict):
 
 def of(family: str) -> Costs:
     """What blocks and tiles of a family cost, 0 where nothing is known."""
-    startup, drain, tile = (_ps(f"{GROUP}.{family}.{key}") for key in TIMES)
+    startup, drain, tile = (parse_time(_value(f"{GROUP}.{family}.{key}", "0 ps")) for key in TIMES)
     return Costs(startup_ps=startup, drain_ps=drain, tile_ps=tile)
+
+
+def operations(family: str, least: int) -> int:
+    """Operations [FLOP] of an element of a family's tiles; `least`, those of its formula, if not known."""
+    return parse_count(_value(f"{GROUP}.{family}.operations", least))
 
 
 def flops_of(family: str, flops: int) -> int:
     """FLOPs that the units could do in the time that a tile's own take: more, where they wait in between."""
-    share = _value(f"{GROUP}.{family}.{EFFICIENCY}")
-    return flops if share is None else math.ceil(flops / parse_share(share))
+    return math.ceil(flops / parse_share(_value(f"{GROUP}.{family}.efficiency", "1")))
 
 
 def facts(families: Collection[str]) -> list[Fact]:
@@ -55,8 +62,8 @@ def facts(families: Collection[str]) -> list[Fact]:
 
 
 @contextmanager
-def tried(values: Mapping[str, str]) -> Iterator[None]:
-    """Take these values (path -> time or share) instead of the file's for what is recorded meanwhile."""
+def tried(values: Mapping[str, Value]) -> Iterator[None]:
+    """Take these values, by their paths, instead of the file's for what is recorded meanwhile."""
     before = dict(_tried)
     _tried.update(values)
     try:
@@ -96,19 +103,17 @@ def _fact(where: str, name: str, entry: object) -> Fact:
         expected = nearest(fact.provenance, PROVENANCES)
         raise UsageError(f"{where}: unknown provenance {shown(fact.provenance)}; {expected}")
     try:
-        (parse_share if name.endswith(f".{EFFICIENCY}") else parse_time)(fact.value)
+        _parser(name)(fact.value)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    return fact._replace(value=str(fact.value))
+    return fact._replace(value=str(fact.value)) if name.endswith(SHARES) else fact
 
 
-def _ps(path: str) -> int:
-    value = _value(path)
-    return 0 if value is None else parse_time(value)
+def _parser(path: str) -> Callable[[object], object]:
+    key = path.rpartition(".")[2]
+    return parse_count if key in COUNTS else parse_share if key in SHARES else parse_time
 
 
-def _value(path: str) -> str | None:
-    if path in _tried:
-        return _tried[path]
+def _value(path: str, default: Value) -> Value:
     fact = known().get(path)
-    return fact.value if fact else None
+    return _tried.get(path, fact.value if fact else default)
