@@ -42,6 +42,7 @@ class Rule:
     columns          value columns of a program
     blocks_per_unit  programs that a unit holds
     tile_rule        name of the cut
+    convolutions     launches of the convolution: one for all channels, or q, k and v apart
     """
 
     family: str
@@ -51,6 +52,7 @@ class Rule:
     columns: int
     blocks_per_unit: int
     tile_rule: str
+    convolutions: tuple[str, ...] = ("",)
 
     @property
     def channels(self) -> int:
@@ -123,12 +125,17 @@ def fill(regions: DeltaRegions, generator: torch.Generator) -> None:
 
 def step(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, batch: int) -> None:
     """One decode step of one layer."""
-    _convolve(recorder, layer, rule, regions, batch)
+    for number in range(len(rule.convolutions)):
+        _convolve(recorder, layer, rule, regions, batch, number)
     _recur(recorder, layer, rule, regions, batch)
 
 
-def _convolve(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, batch: int) -> None:
+def _convolve(
+    recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, batch: int, number: int
+) -> None:
+    """Launch `number` of the convolution: an equal part of the channels."""
     segments, family = rule.channels // CHANNELS, f"{rule.family}-conv"
+    name, share = f"layer{layer}.{family}{rule.convolutions[number]}", segments // len(rule.convolutions)
     launch = Shape(
         tile_rows=TAPS,
         tile_bytes=CHANNELS * 2,
@@ -139,9 +146,9 @@ def _convolve(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions,
         tile_rule="causal-conv1d: a block per sequence and 256 channels",
     )
     pieces = CHANNELS // rule.columns
-    with recorder.kernel(f"layer{layer}.{family}", family, layer, segments * batch, launch):
-        for segment in range(segments):  # the blocks of all sequences for these channels
-            first, last = segment * batch, segment * batch + batch - 1
+    with recorder.kernel(name, family, layer, share * batch, launch):
+        for block in range(share):  # the blocks of all sequences for these channels
+            segment, first, last = number * share + block, block * batch, block * batch + batch - 1
             weight = regions.conv_weight.load(segment, 1, each(first, last))
             x = regions.x.load(segment, batch, even(first, last, 1), stride=segments)
             taps = regions.conv.load_each(

@@ -57,7 +57,8 @@ FACTS = (
 def rule_of(shape: KdaShape) -> Rule:
     """How a layer's recurrence is cut."""
     tile_rule = "fla recurrent: a block per sequence, head and 32 value columns"
-    return Rule("kda", shape.heads, shape.heads, DIM, COLUMNS, BLOCKS_PER_UNIT, tile_rule)
+    apart = ("-q", "-k", "-v")
+    return Rule("kda", shape.heads, shape.heads, DIM, COLUMNS, BLOCKS_PER_UNIT, tile_rule, apart)
 
 
 def declare(recorder: Recorder, layer: int, shape: KdaShape, run: Run) -> DeltaRegions:

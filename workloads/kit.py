@@ -146,7 +146,7 @@ def declare(
 ) -> Kit:
     """Regions of a layer: matrices, norms of these widths, activations of these widths."""
     recorder = shared.recorder
-    w = {m.name: linear.declare(recorder, layer, m, weights_dtype, units) for m in matrices}
+    w = {m.name: linear.declare(recorder, layer, m, weights_dtype, units, shared.tokens) for m in matrices}
     for matrix in w.values():
         shared.need(matrix)
     made = {
