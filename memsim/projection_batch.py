@@ -7,6 +7,8 @@ between a batch that meets it and one that does not.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from memsim.errors import DoesNotFit, UsageError
 from memsim.placement import parse_rules, place_regions
 from memsim.projection_cell import machine_of, time_ps, units_of
@@ -61,11 +63,10 @@ def _regions(cell: Cell, ask: Ask, batch: int) -> list[Region]:
         units=units_of(cell, ask),
         staged=ask.stage is not None,
     )
-    sizes = [(kind, int(getattr(held, kind))) for kind in REGION_KINDS]
+    sizes = {kind: nbytes for kind, nbytes in asdict(held).items() if nbytes}
     return [
         Region(number, f"all {kind}", kind, -1, "", nbytes, 1)
-        for number, (kind, nbytes) in enumerate(sizes)
-        if nbytes
+        for number, (kind, nbytes) in enumerate(sizes.items())
     ]
 
 
