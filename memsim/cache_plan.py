@@ -32,7 +32,7 @@ class CachePlan:
         cache = system.cache
         near = {tier for tier, hops in enumerate(system.routes[0]) if not hops}
         self._cached = TouchedRanges(
-            view_of(memory, near), cache.capacity_bytes, cache.copies, cache.soft_ppm
+            view_of(memory, near), cache.capacity_bytes, cache.copies, cache.ways
         )
         self._translation = TranslationPlan(system, memory, quantum_bytes)
         self._units = [initiator.units for initiator in system.initiators]
@@ -48,7 +48,7 @@ class CachePlan:
         """
         shares = np.zeros((len(accesses.block), WALK2_PPM + 1), np.int64)
         done = cut_kernel(kernel, accesses, self._units[home] * kernel.blocks_per_unit)
-        count = self._cached.touch(done, by_others=home != 0)
+        count = self._cached.touch(done, by_others=home != 0, by_one=kernel.blocks == 1)
         if home == 0:
             totals = np.zeros((len(shares), 3), np.int64)
             add_up(self._cached.seen.parts, count, totals)

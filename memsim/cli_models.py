@@ -34,6 +34,16 @@ IndexDtype = Annotated[
     str | None,
     typer.Option(metavar="bf16|fp8|fp4", help="Format of an indexer's keys. Default: the model's."),
 ]
+WeightsDtype = Annotated[
+    str | None, typer.Option(metavar="bf16|fp8", help="Format of the weights. Default: the model's.")
+]
+Parallel = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WORDS",
+        help="GPUs that share the model: tp=8,ep=8,dp=1,dcp=8; what is left out is 1. Default: one GPU.",
+    ),
+]
 
 
 @app.command("list")

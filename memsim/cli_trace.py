@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from memsim.cli_models import IndexDtype, KvDtype, Model, Ratio, Replace
+from memsim.cli_models import IndexDtype, KvDtype, Model, Parallel, Ratio, Replace, WeightsDtype
 from memsim.output import named
 
 app = typer.Typer(help="Traces: record a model's attention kernels, look into a trace, check it.")
@@ -19,13 +19,22 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 @app.command()
 def record(
     model: Model,
-    context: Annotated[
-        str, typer.Option(metavar="TOKENS", help="Tokens in the cache: 128K, 1.5K, 1M, 131072 (1K = 1,024).")
-    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", parser=named, metavar="FILE", help="The trace to write.")
     ],
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="TOKENS", help="Tokens in the cache: 128K, 1.5K, 1M, 131072 (1K = 1,024)."),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Sequences that are decoded together.")] = 1,
+    contexts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Sequences of other lengths: a number of tokens a line, or a column 'context' of a CSV.",
+        ),
+    ] = None,
+    parallel: Parallel = None,
     steps: Annotated[int, typer.Option(help="Decode steps, one after another.")] = 1,
     device: Annotated[
         Literal["meta", "cpu", "cuda"],
@@ -49,9 +58,7 @@ def record(
     ratio: Ratio = None,
     kv_dtype: KvDtype = None,
     index_dtype: IndexDtype = None,
-    weights_dtype: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="bf16 or fp8. Default: the model's own.")
-    ] = None,
+    weights_dtype: WeightsDtype = None,
     part: Annotated[
         Literal["attention", "step"],
         typer.Option(
@@ -78,6 +85,8 @@ def record(
             context,
             output,
             batch=batch,
+            contexts=contexts,
+            parallel=parallel,
             steps=steps,
             device=device,
             selection=selection,

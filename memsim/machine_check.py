@@ -104,7 +104,7 @@ def _checks(system: System) -> Iterator[Check]:
 
 def _bare(system: System) -> System:
     """A machine whose cache keeps nothing and whose pages are all at hand."""
-    cache = replace(system.cache, capacity_bytes=1, soft_ppm=0)
+    cache = replace(system.cache, capacity_bytes=1, ways=0)
     return replace(system, cache=cache, tiers=tuple(replace(t, translation=()) for t in system.tiers))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from memsim.jit import inner
 from memsim.plan_parts import BYTES, END, MISSED, NEW, REGION, RUN, SPARSE, UNITS, share_of
 from memsim.plan_stack import (
+    E_BY_ONE,
     E_BYTES,
     E_DIRTY,
     E_END,
@@ -35,12 +36,14 @@ from memsim.plan_stack import (
     R_UNITS,
     R_WRITTEN,
     S_BOTTOM,
+    S_BY_ONE,
     S_LISTS,
     S_RANGES,
     S_RUNS,
     S_TAKES,
     S_TOP,
     T_BY,
+    T_BY_ONE,
     T_BY_RUN,
     T_BYTES,
     T_DIRTY,
@@ -70,6 +73,7 @@ def take(stack, by, by_run, entry, is_list, nbytes):
     stack.takes[at, T_LAYER] = entries[entry, E_LAYER]
     stack.takes[at, T_BYTES] = nbytes
     stack.takes[at, T_DIRTY] = share_of(entries[entry, E_DIRTY], nbytes, entries[entry, E_BYTES])
+    stack.takes[at, T_BY_ONE] = entries[entry, E_BY_ONE]
     stack.sizes[S_TAKES] += 1
     return True
 
@@ -188,7 +192,8 @@ def weigh(stack, touched):
         held = share_of(layers[layer, L_HELD], takes[at, T_DIRTY], layers[layer, L_DIRTY])
         held = min(held, takes[at, T_DIRTY], layers[layer, L_HELD] - layers[layer, L_TAKEN_HELD])
         takes[at, T_HELD] = held
-        layers[layer, L_TAKEN] += weight_of(stack, takes[at, T_BYTES], takes[at, T_DIRTY])
+        nbytes, dirty, by_one = takes[at, T_BYTES], takes[at, T_DIRTY], takes[at, T_BY_ONE]
+        layers[layer, L_TAKEN] += weight_of(stack, nbytes, dirty, by_one)
         layers[layer, L_TAKEN_DIRTY] += takes[at, T_DIRTY]
         layers[layer, L_TAKEN_HELD] += held
         runs[run_of(stack, touched, at), R_DIRTY] += held
@@ -196,7 +201,7 @@ def weigh(stack, touched):
     for run in range(stack.sizes[S_RUNS]):
         dirty = min(runs[run, R_BYTES], runs[run, R_WRITTEN] + runs[run, R_DIRTY])
         runs[run, R_DIRTY] = 0
-        weight += weight_of(stack, runs[run, R_BYTES], dirty)
+        weight += weight_of(stack, runs[run, R_BYTES], dirty, stack.sizes[S_BY_ONE])
     return weight
 
 
@@ -210,7 +215,7 @@ def judge_layers(stack, weight):
     layers = stack.layers
     above = taken = 0
     for layer in range(stack.sizes[S_TOP], stack.sizes[S_BOTTOM] - 1, -1):
-        hit = kept_ppm(stack.sizes, above + layers[layer, L_WEIGHT], above - taken + weight)
+        hit = kept_ppm(stack, above + layers[layer, L_WEIGHT], above - taken + weight)
         layers[layer, L_HIT] = min(hit, layers[layer, L_KEPT])
         above += layers[layer, L_WEIGHT]
         taken += layers[layer, L_TAKEN]

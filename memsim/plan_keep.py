@@ -7,6 +7,7 @@ from memsim.plan_find import find, judge_layers, look_up, weigh
 from memsim.plan_parts import MISSED, PUSHED, WHEN, WRITE, share_of
 from memsim.plan_runs import form_runs
 from memsim.plan_stack import (
+    E_BY_ONE,
     E_BYTES,
     E_DIRTY,
     E_END,
@@ -33,6 +34,7 @@ from memsim.plan_stack import (
     R_SPARSE,
     R_WRITTEN,
     S_BOTTOM,
+    S_BY_ONE,
     S_LAYER,
     S_LISTS,
     S_OWED,
@@ -70,8 +72,12 @@ def take_away(stack):
 
 
 @inner
-def push_range(entries, count, region, first, end, nbytes, dirty, layer):
-    """Append a range, or make the last one longer where that says the same; returns how many there are."""
+def push_range(entries, count, region, first, end, amounts, layer):
+    """Append a range, or make the last one longer where that says the same; returns how many there are.
+
+    amounts  bytes, dirty bytes, whether one block alone touched them
+    """
+    nbytes, dirty, by_one = amounts
     if nbytes == 0:
         return count
     last = count - 1
@@ -80,6 +86,7 @@ def push_range(entries, count, region, first, end, nbytes, dirty, layer):
         and entries[last, E_REGION] == region
         and entries[last, E_END] == first
         and entries[last, E_LAYER] == layer
+        and entries[last, E_BY_ONE] == by_one
         and (dirty == 0) == (entries[last, E_DIRTY] == 0)
         and (dirty == nbytes) == (entries[last, E_DIRTY] == entries[last, E_BYTES])
     ):
@@ -93,6 +100,7 @@ def push_range(entries, count, region, first, end, nbytes, dirty, layer):
     entries[count, E_BYTES] = nbytes
     entries[count, E_DIRTY] = dirty
     entries[count, E_LAYER] = layer
+    entries[count, E_BY_ONE] = by_one
     return count + 1
 
 
@@ -107,6 +115,7 @@ def cut_out(stack, touched):
             continue
         first, end = ranges[entry, E_FIRST], ranges[entry, E_END]
         nbytes, dirty = ranges[entry, E_BYTES], ranges[entry, E_DIRTY]
+        by_one = ranges[entry, E_BY_ONE]
         while run < count and (
             runs[run, R_REGION] < region or (runs[run, R_REGION] == region and runs[run, R_END] <= first)
         ):
@@ -116,14 +125,14 @@ def cut_out(stack, touched):
             before, behind = max(first, runs[at, R_FIRST]), min(end, runs[at, R_END])
             piece = share_of(nbytes, before - first, end - first)
             part = share_of(dirty, before - first, end - first)
-            kept = push_range(stack.spare, kept, region, first, before, piece, part, layer)
+            kept = push_range(stack.spare, kept, region, first, before, (piece, part, by_one), layer)
             nbytes, dirty = (
                 share_of(nbytes, end - behind, end - first),
                 share_of(dirty, end - behind, end - first),
             )
             first = behind
             at = next_run(touched, at + 1, count)
-        kept = push_range(stack.spare, kept, region, first, end, nbytes, dirty, layer)
+        kept = push_range(stack.spare, kept, region, first, end, (nbytes, dirty, by_one), layer)
     return kept
 
 
@@ -140,13 +149,13 @@ def put_in(stack, touched, kept, layer, count):
         ):
             total = push_range(
                 stack.ranges, total, runs[run, R_REGION], runs[run, R_FIRST], runs[run, R_END],
-                runs[run, R_BYTES], runs[run, R_DIRTY], layer,
+                (runs[run, R_BYTES], runs[run, R_DIRTY], stack.sizes[S_BY_ONE]), layer,
             )  # fmt: skip
             run = next_run(touched, run + 1, count)
         if entry < kept:
             total = push_range(
                 stack.ranges, total, spare[entry, E_REGION], spare[entry, E_FIRST], spare[entry, E_END],
-                spare[entry, E_BYTES], spare[entry, E_DIRTY], spare[entry, E_LAYER],
+                (spare[entry, E_BYTES], spare[entry, E_DIRTY], spare[entry, E_BY_ONE]), spare[entry, E_LAYER],
             )  # fmt: skip
     stack.sizes[S_RANGES] = total
 
@@ -173,6 +182,7 @@ def put_list(stack, touched, run, layer):
     lists[place, E_BYTES] = runs[run, R_BYTES]
     lists[place, E_DIRTY] = runs[run, R_DIRTY]
     lists[place, E_LAYER] = layer
+    lists[place, E_BY_ONE] = stack.sizes[S_BY_ONE]
     lists[place, E_MARK] = runs[run, R_MARK]
     stack.sizes[S_LISTS] = min(LISTS, kept + 1)
 
@@ -218,7 +228,7 @@ def put_on_top(stack, touched):
     weight = held = 0
     for run in range(sizes[S_RUNS]):
         runs[run, R_DIRTY] = min(runs[run, R_BYTES], runs[run, R_WRITTEN] + runs[run, R_DIRTY])
-        weight += weight_of(stack, runs[run, R_BYTES], runs[run, R_DIRTY])
+        weight += weight_of(stack, runs[run, R_BYTES], runs[run, R_DIRTY], sizes[S_BY_ONE])
         held += runs[run, R_DIRTY]
     top = sizes[S_TOP]
     if top < sizes[S_BOTTOM] or layers[top, L_WEIGHT] + weight > sizes[S_LAYER]:
@@ -243,7 +253,7 @@ def push_out(stack):
     layers, sizes = stack.layers, stack.sizes
     above = out = 0
     for layer in range(sizes[S_TOP], sizes[S_BOTTOM] - 1, -1):
-        kept = kept_ppm(sizes, above, above + layers[layer, L_WEIGHT])
+        kept = kept_ppm(stack, above, above + layers[layer, L_WEIGHT])
         if kept < layers[layer, L_KEPT]:
             left = share_of(layers[layer, L_HELD], layers[layer, L_KEPT] - kept, layers[layer, L_KEPT])
             layers[layer, L_HELD] -= left

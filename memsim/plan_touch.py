@@ -14,12 +14,24 @@ import numpy as np
 from memsim.plan_keep import touch
 from memsim.plan_parts import CUT_COLUMNS, PART_COLUMNS, STRIDED, View, cut, see
 from memsim.plan_runs import arrange
-from memsim.plan_stack import LAYERS, LAYERS_OF_CAPACITY, LISTS, RUN_COLUMNS, Stack, Touched, held_bytes
+from memsim.plan_stack import (
+    E_COLUMNS,
+    LAYERS,
+    LAYERS_OF_CAPACITY,
+    LISTS,
+    RUN_COLUMNS,
+    S_BY_ONE,
+    T_COLUMNS,
+    Stack,
+    Touched,
+    held_bytes,
+)  # fmt: skip
 from memsim.rules import END_ROW, PIECE_AT, ROW_BYTES, SHARE_AT, TIER, WEIGHT, Memory
-from memsim.system import MILLION
 from memsim.trace import EVEN, Accesses, Kernel
 
-_DEEPEST = 1 << 30  # squares of distances stay inside int64
+_DEEPEST = 1 << 30  # a capacity in 2^shift bytes at most: products of distances stay inside int64
+_STEPS = 256  # of the capacity, at which `kept` is known
+_CAPACITIES = 3.5  # at such a distance nothing is kept (of one way 3%, of eight a hundred-thousandth)
 
 Int64s = np.ndarray
 
@@ -107,28 +119,31 @@ class Seen:
 class TouchedRanges:
     """An LRU stack over the units of a view, and what a kernel touches of it.
 
-    capacity_bytes, copies, soft_ppm   as in `system.Cache`
+    capacity_bytes, copies, ways   as in `system.Cache`
     """
 
-    def __init__(self, view: View, capacity_bytes: int, copies: int = 1, soft_ppm: int = 0) -> None:
+    def __init__(self, view: View, capacity_bytes: int, copies: int = 1, ways: int = 0) -> None:
         self.seen = Seen(view)
-        soft = capacity_bytes * soft_ppm // MILLION
-        low, high = capacity_bytes - soft, capacity_bytes + soft
-        shift = max(0, (high // _DEEPEST).bit_length())
+        shift = max(0, (capacity_bytes // _DEEPEST).bit_length())
         layer = -(-capacity_bytes // LAYERS_OF_CAPACITY)
-        sizes = [0, 0, 0, -1, 0, 0, low >> shift, high >> shift, copies, layer, shift, 0, 0]
+        kept, step = kept_bytes(capacity_bytes >> shift, ways)
+        sizes = [0, 0, 0, -1, 0, 0, step, 0, copies, layer, shift, 0, 0]
         self._stack = Stack(
             sizes=np.array(sizes, np.int64),
-            ranges=np.zeros((0, 7), np.int64),
-            spare=np.zeros((0, 7), np.int64),
-            lists=np.zeros((LISTS, 7), np.int64),
+            ranges=np.zeros((0, E_COLUMNS), np.int64),
+            spare=np.zeros((0, E_COLUMNS), np.int64),
+            lists=np.zeros((LISTS, E_COLUMNS), np.int64),
             layers=np.zeros((LAYERS, 8), np.int64),
-            takes=np.zeros((256, 8), np.int64),
+            takes=np.zeros((256, T_COLUMNS), np.int64),
+            kept=kept,
         )
         self._marks = np.zeros((2, 2), np.int64)
 
-    def touch(self, done: Cut, by_others: bool = False) -> int:
-        """Touch what a kernel does, or take it out; returns how many of `seen.parts` that were."""
+    def touch(self, done: Cut, by_others: bool = False, by_one: bool = False) -> int:
+        """Touch what a kernel does, or take it out; returns how many of `seen.parts` that were.
+
+        by_one  one block does all of it: what it reads is kept once
+        """
         count = self.seen.see(done)
         if count == 0:
             return 0
@@ -141,6 +156,7 @@ class TouchedRanges:
             rows=self.seen.rows,
             seen=self._marks,
         )
+        self._stack.sizes[S_BY_ONE] = by_one
         arrange(self._stack, touched, count)
         begin = 0
         while (begin := touch(self._stack, touched, count, begin, int(by_others))) < count:
@@ -159,6 +175,26 @@ class TouchedRanges:
             self._stack = self._stack._replace(ranges=longer, spare=np.zeros_like(longer))
         if len(self._marks) < 2 * rows:
             self._marks = np.zeros((1 << (2 * rows).bit_length(), 2), np.int64)
+
+
+def kept_bytes(capacity: int, ways: int) -> tuple[Int64s, int]:
+    """What is kept between the top of the stack and depths 0, 1, 2, ... steps, and the step.
+
+    A line is found as long as fewer than `ways` others have come to its set since: of lines that fall to sets
+    as dice would have it, D / C x ways come there on the mean at distance D of capacity C, in the numbers of
+    a Poisson distribution (Hill and Smith, Evaluating associativity in CPU caches, 1989). No ways: one set.
+    """
+    if not ways:
+        return np.array([0, capacity], np.int64), max(1, capacity)
+    step = max(1, capacity // _STEPS)
+    means = np.arange(int(_CAPACITIES * capacity / step) + 1) * (step * ways / capacity)
+    term = np.exp(-means)
+    found = term.copy()
+    for others in range(1, ways):
+        term = term * means / others
+        found += term
+    kept = np.concatenate([[0.0], np.cumsum((found[1:] + found[:-1]) / 2) * step])
+    return np.floor(kept + 0.5).astype(np.int64), step
 
 
 def _longer(table: Int64s, rows: int) -> Int64s:

@@ -19,7 +19,6 @@ from memsim.quantity import (
     Energy,
     Flops,
     Loaded,
-    Part,
     Price,
     Quantity,
     Rate,
@@ -75,6 +74,7 @@ def _fillable(transfers: Transfers) -> Transfers:
 Channels = Annotated[Count, _within(1, 4096, "1 to 4,096")]
 Devices = Annotated[Count, _within(1, 4096, "1 to 4,096")]
 Copies = Annotated[Count, _within(1, 4096, "1 to 4,096")]
+Ways = Annotated[Count, _within(1, 256, "1 to 256")]
 Units = Annotated[Count, _within(1, 65_536, "1 to 65,536")]
 Tags = Annotated[Count, _within(1, 10**9, "1 to 10^9")]
 Iops = Annotated[Count, _within(1, 10**15, "1 to 10^15 a second")]
@@ -133,7 +133,7 @@ class CacheTable(Table):
     write_bandwidth: Bandwidth | None = _option("faster")
     latency: Latency = _key("slower")
     copies: Copies | None = _option("slower")
-    soft: Part | None = _option("any")
+    ways: Ways | None = _option("any")
 
 
 class WalkTable(Table):

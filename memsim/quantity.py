@@ -186,15 +186,6 @@ class Share(Quantity):
         return f"{float(min(Fraction(1), self.share * factor)):.12f}"
 
 
-class Part(Quantity):
-    """A share from 0 to 1, in millionths."""
-
-    parse = units.parse_millionths
-
-    def _written(self, number: int) -> str:
-        return f"{min(10**6, number) / 10**6:.6f}"
-
-
 class Tail(Quantity):
     """Steps (slowest of a million requests, extra ps)."""
 

@@ -97,7 +97,7 @@ def _planned_by(system: System) -> tuple[object, ...]:
     links = tuple((link.tags, link.credits, link.payload_bytes) for link in system.links)
     runners = tuple((runner.units, runner.request_bytes) for runner in system.initiators)
     cache = system.cache
-    return (cache.capacity_bytes, cache.copies, cache.soft_ppm, walked, links, runners)
+    return (cache.capacity_bytes, cache.copies, cache.ways, walked, links, runners)
 
 
 def _timed(kernel: Kernel, factors: Mapping[tuple[str, str], Fraction]) -> Kernel:

@@ -173,7 +173,7 @@ def _cache(name: str, table: CacheTable) -> Cache:
         mbps=(table.bandwidth.number, (table.write_bandwidth or table.bandwidth).number),
         latency_ps=table.latency.number,
         copies=table.copies.number if table.copies else 1,
-        soft_ppm=_or_none(table.soft),
+        ways=_or_none(table.ways),
     )
 
 

@@ -53,8 +53,8 @@ class Cache:
     capacity_bytes  what it holds in effect, which may be less than the datasheet's figure
     mbps            rate of reads, of writes
     latency_ps      of a hit
-    copies          places that a line takes which is only read (two where each half keeps its own)
-    soft_ppm        a reuse distance within this share of the capacity, above or below it, finds a part
+    copies          places that a line takes which several blocks only read (two: each half keeps its own)
+    ways            places of a set; 0: one set holds all
     """
 
     name: str
@@ -62,7 +62,7 @@ class Cache:
     mbps: tuple[int, int]
     latency_ps: int
     copies: int = 1
-    soft_ppm: int = 0
+    ways: int = 0
 
 
 @dataclass(frozen=True)

@@ -94,15 +94,6 @@ def parse_share(text: object) -> Fraction:
     return share
 
 
-def parse_millionths(text: object) -> int:
-    """Millionths of a share from 0 to 1: 0.25 or "25%"; UsageError for anything else."""
-    share = _fraction(text)
-    if share is None or not 0 <= share <= 1 or (share * _MILLION).denominator != 1:
-        expected = "expected a number from 0 to 1 with at most six digits behind the point, such as 0.25"
-        raise UsageError(f"{shown(text)} is not a share: {expected}")
-    return int(share * _MILLION)
-
-
 def _fraction(text: object) -> Fraction | None:
     """A number of 0 or more, exact as written, or a percentage; None for anything else."""
     percent = isinstance(text, str) and text.strip().endswith("%")

@@ -84,7 +84,7 @@ INITIATOR = table(
 )  # fmt: skip
 CACHE = table(
     {"capacity": sizes(1, 10**16), "bandwidth": rates(), "latency": times()},
-    {"write_bandwidth": rates(), "copies": log_int(1, 4096), "soft": st.sampled_from([0, 0.25, 1])},
+    {"write_bandwidth": rates(), "copies": log_int(1, 4096), "ways": log_int(1, 256)},
 )
 TIER = table(
     {

@@ -169,12 +169,12 @@ def test_keys_of_a_cache_and_levels_of_translation_are_compared(tmp_path):
         return [" ".join(line.split()) for line in lines]
 
     plain = profile(tmp_path, SMALL)
-    keys = '"200 ns"\nwrite_bandwidth = "5 TB/s"\ncopies = 2\nsoft = 0.25\n'
+    keys = '"200 ns"\nwrite_bandwidth = "5 TB/s"\ncopies = 2\nways = 16\n'
     cache = profile(tmp_path, changed(SMALL, ('"200 ns"\n', keys)))
     assert rows(plain, cache) == [
         "cache.l2.write_bandwidth 10 TB/s (default) 5 TB/s 0.5",
         "cache.l2.copies 1 (default) 2 2",
-        "cache.l2.soft 0 (default) 0.25",
+        "cache.l2.ways none (default) 16",
     ]
     levels = profile(tmp_path, SMALL + LEVELS)
     assert rows(plain, levels)[0] == "tier.host.translation.far.reach - 4.294967296 GB"

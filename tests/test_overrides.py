@@ -49,7 +49,7 @@ def test_a_number_is_set_and_says_so():
             lambda s: s.tiers[1].translation[1].occupancy_ps == 2 * 10**8,
         ),
         ("cache.l2.copies=3", lambda s: s.cache.copies == 3),
-        ("cache.l2.soft=5%", lambda s: s.cache.soft_ppm == 50_000),
+        ("cache.l2.ways=12", lambda s: s.cache.ways == 12),
         ("tier.host.turnaround=7 ns", lambda s: s.tiers[1].turnaround_ps == 7_000),
         ("tier.host.write_buffer=5 KiB", lambda s: s.tiers[1].write_buffer_bytes == 5_120),
         ("cost.2024.host=7 USD/GB", lambda s: s.tiers[1].cost[0] == ("2024", 7_000_000)),
@@ -95,18 +95,14 @@ def test_a_fault_of_a_level_names_the_option(tmp_path, override, words):
 
 
 def test_every_kind_of_number_can_be_scaled(tmp_path):
-    """Those that no shipped machine has: a soft edge, a loaded latency, levels of translation."""
+    """Those that no shipped machine has: a loaded latency, levels of translation."""
     keys = '= 1\nloaded_latency = [[0.5, "20 ns"], [0.95, "300 ns"]]\n'
-    soft = changed(SMALL, ("= 8\n", keys), ('"200 ns"', '"200 ns"\nsoft = 0.25'))
     path = tmp_path / "mine.toml"
-    path.write_text(toml(soft + LEVELS))
+    path.write_text(toml(changed(SMALL, ("= 8\n", keys)) + LEVELS))
     scaled = {p: q.scaled(2) for p, q in load_machine(path).quantities()}
-    system = built(path, *(f"{p}={scaled[p]}" for p in scaled if "host.loaded" in p or "soft" in p))
+    system = built(path, *(f"{p}={scaled[p]}" for p in scaled if "host.loaded" in p))
     assert system.tiers[1].loaded == ((500_000, 40_000), (950_000, 600_000))
-    assert system.cache.soft_ppm == 500_000
     assert scaled["tier.host.translation.far.page"] == "4194304 B"
-    assert load_machine(path).cache["l2"].soft.scaled(10) == "1.000000"
-    assert load_machine(path, ["cache.l2.soft=0"]).cache["l2"].soft.scaled(10) == "0.000001"
 
 
 def test_the_last_of_several_wins():

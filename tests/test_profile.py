@@ -101,8 +101,7 @@ def test_a_new_value_never_keeps_the_old_source(tmp_path):
         ),
         ('"200 ns"', '"200 ns"\ncopies = 0', "cache.l2.copies: 0 is not a count: expected a whole number"),
         ('"200 ns"', '"200 ns"\ncopies = 4097', "l2.copies: 4097 is out of range; expected 1 to 4,096"),
-        ('"200 ns"', '"200 ns"\nsoft = 1.01', "l2.soft: 1.01 is not a share: expected a number from 0 to 1"),
-        ('"200 ns"', '"200 ns"\nsoft = 0.0000001', "l2.soft: 1e-07 is not a share"),
+        ('"200 ns"', '"200 ns"\nways = 257', "l2.ways: 257 is out of range; expected 1 to 256"),
         ('"200 ns"', '"200 ns"\nwrite_bandwidth = 3', "cache.l2.write_bandwidth: 3 is not a bandwidth"),
         (
             "= 8\n",

@@ -75,10 +75,10 @@ def test_a_unit_has_a_port_each_way(tmp_path):
     assert system(tmp_path, SMALL).initiators[1].port_mbps == (0, 0)
 
 
-def test_a_cache_may_write_slower_hold_copies_and_have_a_soft_edge(tmp_path):
-    keys = '"200 ns"\nwrite_bandwidth = "6 TB/s"\ncopies = 2\nsoft = 0.25\n'
+def test_a_cache_may_write_slower_hold_copies_and_have_sets(tmp_path):
+    keys = '"200 ns"\nwrite_bandwidth = "6 TB/s"\ncopies = 2\nways = 16\n'
     full = system(tmp_path, changed(SMALL, ('"200 ns"\n', keys))).cache
-    assert full == Cache("l2", 50 * 10**6, (10**7, 6 * 10**6), 200_000, copies=2, soft_ppm=250_000)
+    assert full == Cache("l2", 50 * 10**6, (10**7, 6 * 10**6), 200_000, copies=2, ways=16)
     assert system(tmp_path, SMALL).cache == Cache("l2", 50 * 10**6, (10**7, 10**7), 200_000)
 
 

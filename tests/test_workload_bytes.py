@@ -87,8 +87,7 @@ def test_deepseek_v32(tmp_path, context_tokens, batch):
         batch * 61 * 4 * context_tokens if context_tokens > 2048 else 0
     )
     assert found["dsa-topk", "indices", "write"] == batch * 61 * 4 * 2048
-    candidates = 10 * 2048 if context_tokens >= 200_000 else 0
-    assert found["dsa-topk", "candidates", "read"] == batch * 61 * 8 * candidates
+    assert ("dsa-topk", "candidates", "read") not in found
 
 
 def test_selected_rows_are_gathered_once_each(tmp_path):

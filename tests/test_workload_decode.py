@@ -15,7 +15,7 @@ import memsim
 from memsim import trace_show
 from memsim.errors import MissingExtra, OutputError, UsageError
 from memsim.trace_read import open_trace
-from workloads import decode
+from workloads import decode, job
 from workloads.decode import record_step
 from workloads.grid import Shape as Launch
 from workloads.grid import one
@@ -45,7 +45,7 @@ SMALL = {
 @pytest.fixture
 def small_models(monkeypatch):
     """The models with fewer layers and heads, so that they run on real tensors in a test."""
-    monkeypatch.setattr(decode, "get_model", lambda name, changes: SMALL[name])
+    monkeypatch.setattr(job, "get_model", lambda name, changes: SMALL[name])
 
 
 def rows(path):
@@ -172,8 +172,7 @@ def test_grids_are_those_of_the_production_kernels(tmp_path):
         "mla": (132, 1, 64, 2),
         "mla-combine": (4, 8, 1, 1),
         "dsa-index": (132, 1, 256, 3),
-        "dsa-topk": (10, 2, 2048, 2),
-        "dsa-topk-merge": (1, 2, 2048, 2),
+        "dsa-topk": (124, 2, 8460, 1),
         "dsa-attend": (132, 1, 32, 2),
         "dsa-combine": (16, 8, 1, 1),
     }

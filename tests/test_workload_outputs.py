@@ -7,7 +7,7 @@ import pytest
 import torch
 from workload_cases import Spec, dsa_shape, layer_of, row_bytes, stack_of, v41_shape
 
-from workloads import compressor, latent_compressor
+from workloads import compressor, latent_compressor, topk_grid
 from workloads.compressor import Plan
 from workloads.formats import Format, compressed, compressed_index, unpack_kv
 from workloads.record import ListSink, Recorder
@@ -432,11 +432,27 @@ def test_mla_rows_may_be_fp8_and_without_a_rotary_part(dtype, rope):
 
 
 def test_a_long_context_is_selected_in_parts_with_the_same_outcome():
-    whole = layer_of("dsa", [900, 777], top_k=100, cut=Cut(split_from=10_000))
+    whole = layer_of("dsa", [900, 777], top_k=100, cut=Cut())
     parts = layer_of("dsa", [900, 777], top_k=100, cut=Cut(split_from=900, blocks=7))
     whole.step()
     parts.step()
     assert "layer0.dsa-topk-merge" in parts.kernel_names()
+    assert torch.equal(whole.regions.indices.data, parts.regions.indices.data)
+    assert torch.equal(whole.regions.attention.out.data, parts.regions.attention.out.data)
+
+
+def test_blocks_that_share_a_sequence_select_the_same_rows(monkeypatch):
+    whole = layer_of("dsa", [900, 777, 60], top_k=100, cut=Cut(), units=16)
+    whole.step()
+    monkeypatch.setattr(topk_grid, "ONE_BLOCK", 300)
+    monkeypatch.setattr(topk_grid, "FEW_BYTES", topk_grid.STATE_BYTES + 100 * 4)
+    parts = layer_of("dsa", [900, 777, 60], top_k=100, cut=Cut(), units=16)
+    parts.step()
+    (kernel,) = (each for each in parts.sink.kernels if each.family == "dsa-topk")
+    assert (kernel.blocks, kernel.tile_rows) == (9, 100)  # a group at a time, since two would fill all units
+    assert kernel.tile_ps > 0 == kernel.startup_ps
+    reads = [a for a in parts.accesses(kernel.name) if not a.write]
+    assert [(a.block, a.block_last, a.rows, a.grain) for a in reads] == [(0, 8, 900, 100), (0, 8, 777, 100)]
     assert torch.equal(whole.regions.indices.data, parts.regions.indices.data)
     assert torch.equal(whole.regions.attention.out.data, parts.regions.attention.out.data)
 

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from workloads import topk_grid
 from workloads.splits import (
     even_segments,
     flash_attention_most_splits,
@@ -124,3 +125,36 @@ def test_flash_attention_fills_an_h200_with_the_splits_of_one_sequence():
     assert [flash_attention_most_splits(tiles, 8, 132) for tiles in (4, 5)] == [1, 5]
     assert flash_attention_most_splits(8192, 128, 132) == 1
     assert [share.tiles for share in flash_attention_split([8192], 8, 132)[0]] == [547] * 14 + [534]
+
+
+@pytest.mark.parametrize(
+    ("sequences", "most", "grid"),
+    [
+        (1, 32_768, None),  # one block is enough
+        (33, 131_072, None),  # another kernel
+        (1, 1 << 20, (1, 124, 8460, 2)),  # 35,968 B of shared memory a block, 2 blocks a unit
+        (1, 2 << 20, (1, 248, 8460, 2)),  # more than one block a unit: none is left free
+        (1, 4 << 20, None),  # 496 blocks do not fit 132 units at once
+        (8, 1 << 20, (1, 90, 11_652, 2)),  # 49,152 B: one group at a time, a sequence after another
+        (8, 131_072, (8, 12, 10_924, 2)),  # all groups at once
+        (16, 1 << 20, (6, 19, 55_192, 1)),  # all of the shared memory; 131 blocks may run
+        (16, 4 << 20, (1, 73, 57_460, 1)),
+    ],
+)
+def test_a_top_k_is_spread_as_its_launcher_does(sequences, most, grid):
+    assert topk_grid.spread(sequences, most, 132) == grid
+
+
+def test_chunks_of_a_spread_top_k_cover_its_scores_and_fit():
+    rng = random.Random(3)
+    for _ in range(300):
+        sequences, most, units = (
+            rng.randint(1, 32),
+            rng.randint(32_769, 10_485_760),
+            rng.choice((78, 132, 160)),
+        )
+        grid = topk_grid.spread(sequences, most, units)
+        if grid is not None:
+            assert (grid.blocks - 1) * grid.chunk < most <= grid.blocks * grid.chunk
+            assert grid.groups * grid.blocks <= units * grid.resident
+            assert grid.groups <= sequences

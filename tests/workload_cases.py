@@ -48,11 +48,11 @@ class WatchingRecorder(Recorder):
 
     @contextmanager
     def kernel(
-        self, name: str, family: str, layer: int, blocks: int, shape: Launch, partial: Any = None
+        self, name: str, family: str, layer: int, blocks: int, shape: Launch, partial: Any = None, **more: str
     ) -> Iterator[Kernel]:
         if name == self.watched:
             self.before(self._regions)
-        with super().kernel(name, family, layer, blocks, shape, partial) as kernel:
+        with super().kernel(name, family, layer, blocks, shape, partial, **more) as kernel:
             yield kernel
         if name == self.watched:
             raise Stop

@@ -11,7 +11,7 @@ import typing
 from typing import Any
 
 from memsim.profile_schema import GROUPS, LEVELS, table_at
-from memsim.quantity import Count, Flops, Part, Quantity, Rate, Share, Size, Time
+from memsim.quantity import Count, Flops, Quantity, Rate, Share, Size, Time
 from memsim.units import format_bytes, format_rate, format_time
 from workloads import costs
 
@@ -26,7 +26,8 @@ def kind_of(path: str) -> Kind | None:
     """The class of the number at a path; None if neither machines nor costs of kernels have such a key."""
     group, *names, key = path.split(".")
     if group == costs.GROUP:
-        return Time if len(names) == 1 and key in costs.KEYS else None
+        known = {**dict.fromkeys(costs.TIMES, Time), **dict.fromkeys(costs.COUNTS, Count)}
+        return known.get(key) if len(names) == 1 else None
     levels = len(names) == 3 and group == "tier" and names[1] == LEVELS
     if group not in GROUPS or not (len(names) == 1 or levels):
         return None
@@ -54,8 +55,6 @@ def written(kind: Kind, found: float, like: object = None) -> str | int | float:
         return max(1, int(float(f"{found:.3g}") if found >= 1000 else round(found)))
     if issubclass(kind, Share):
         return min(1.0, max(LEAST_SHARE, round(found, PLACES)))
-    if issubclass(kind, Part):
-        return float(f"{min(1.0, found / 10**6):.3g}")
     if issubclass(kind, Rate):
         return format_rate(max(1, round(found)) * 10**6)
     if issubclass(kind, Flops):

@@ -1,7 +1,7 @@
 """`chase.*`: dependent loads on an idle GPU, each of 8 bytes out of a line of 128 (`measure/cuda/chase.cu`).
 
 One thread loads, in a random order over the lines that lie `stride` bytes apart. Where these are at most
-2^20, the multiprocessor has read each of them once before; else the L2 holds other bytes, as it does when a
+2^20, its block has read each of them once before; else the L2 holds other bytes, as it does when a
 replay begins. The clock is read inside the kernel, so no launch counts.
 
 The lines lie side by side here: a cache holds lines, whatever is between them. Left out: the pages that they
@@ -15,7 +15,7 @@ import numpy as np
 from memsim.system import System
 from validation.figures_rows import Row
 from validation.predict_script import Bench, Grid, Job, Move, Script, bucket_middles_ps, count
-from workloads.grid import even, one
+from workloads.grid import one
 from workloads.patterns import distinct
 
 LINE_BYTES, LOAD_BYTES = 128, 8
@@ -59,9 +59,7 @@ def _chased(row: Row, system: System) -> tuple[Script, int, int]:
     script = Script()
     data = script.region(places, LINE_BYTES)
     if places <= TOUCH_PLACES:
-        blocks = system.initiators[0].units
-        touched = even(0, blocks - 1, max(1, min(64, places // blocks)))
-        script.kernel(Grid(blocks, 1, 8192, 4), [Move(data, touched, places)])
+        script.kernel(Grid(1, 1, 8192, 4), [Move(data, one(0), places)])
     order = distinct(min(STEPS, places), places, np.random.default_rng(1))
     order = np.resize(order, STEPS)  # round and round a cycle that is shorter
     chase = Grid(1, tile_bytes=LINE_BYTES)

@@ -2,14 +2,15 @@
 
 What each kernel does, and what its trace leaves out, say `workloads.kda`, `gdn`, `mla`, `dsa_index`,
 `dsa_topk`, `dsa_attend`, `stage` and `combine`. A measured call is the kernel with its combine pass (MLA), or
-with a memset before it (top-k). Queries, gates and outputs are the same in all calls of a graph, hence found
-in the L2. Left out: page tables and the shuffled order of pages; that an `mla.sparse` list may name a row
-twice.
+with a memset before it (top-k, not the older one). Queries, gates and outputs are the same in all calls of a
+graph, hence found in the L2. Left out: page tables and the shuffled order of pages; that an `mla.sparse` list
+may name a row twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,10 +26,12 @@ from workloads.kinds import kernels_of
 from workloads.record import Recorder
 from workloads.run import Run
 from workloads.shapes import DsaShape, GdnShape, KdaShape, MlaShape
+from workloads.splits import AS_PRODUCTION, PER_ROW, Cut
 
 GDN_KEY_HEADS = 16  # at most
 HEADS, INDEX_HEADS, TOP_K = 128, 64, 2048  # of parts that a call does not use
 MEMSET = Shape(tile_rows=1, tile_bytes=4096, tiles_in_flight=1, tile_rule="a memset of a workspace")
+PASSES = {"peaked": AS_PRODUCTION.passes, "flat": AS_PRODUCTION.passes + 1}
 CALLS = 3  # with lists of their own; the first is not counted
 
 
@@ -105,15 +108,26 @@ def _indexer(recorder: Recorder, shape: DsaShape, run: Run) -> IndexerRegions:
 
 
 def top_k(row: Row, system: System) -> Job:
-    """The k largest of each row of scores, whatever these are like."""
+    """The k largest of each row of scores: flat ones take one pass more than those with a peak."""
+    return _top_k(row, system, AS_PRODUCTION)
+
+
+def top_k_per_row(row: Row, system: System) -> Job:
+    """The same by vLLM's older kernel."""
+    return _top_k(row, system, PER_ROW)
+
+
+def _top_k(row: Row, system: System, cut: Cut) -> Job:
     batch, length = count(row, "batch"), count(row, "length")
-    shape = DsaShape(MlaShape(HEADS), INDEX_HEADS, count(row, "k"))
+    shape, units = DsaShape(MlaShape(HEADS), INDEX_HEADS, count(row, "k")), system.initiators[0].units
+    cut = replace(cut, passes=PASSES[str(row["scores"])])
 
     def run(recorder: Recorder) -> None:
-        own = _indexer(recorder, shape, Run(batch, length, system.initiators[0].units))
-        with recorder.kernel("memset", "memset", 0, 1, MEMSET):
-            pass
-        indexer.select(recorder, 0, own, [dsa.choice_of(shape, length)] * batch)
+        own = _indexer(recorder, shape, Run(batch, length, units, cut=cut))
+        if not cut.blocks:
+            with recorder.kernel("memset", "memset", 0, 1, MEMSET):
+                pass
+        indexer.select(recorder, 0, own, [dsa.choice_of(shape, length)] * batch, units, None, cut)
 
     return rotating(record(run), [".scores"], count(row, "buffers"))
 
@@ -147,6 +161,6 @@ RECIPES = {
     "mla.sparse": sparse,
     "dsa.logits": scores,
     "dsa.topk": top_k,
-    "dsa.topk_per_row": top_k,
+    "dsa.topk_per_row": top_k_per_row,
     "stage.gather": staging,
 }

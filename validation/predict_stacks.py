@@ -99,7 +99,7 @@ def _sparse(
     indexer.scan(recorder, 0, own, lengths, run.units)
     with recorder.kernel("memset", "glue", 0, 1, MEMSET):
         pass
-    indexer.select(recorder, 0, own, [dsa.choice_of(shape, rows) for rows in lengths])
+    indexer.select(recorder, 0, own, [dsa.choice_of(shape, rows) for rows in lengths], run.units)
     with recorder.kernel("slots", "glue", 0, batch, GLUE):
         for sequence in range(batch):
             indices.store(sequence * k, indices.load(sequence * k, k, one(sequence)), one(sequence))

@@ -147,6 +147,7 @@ def choose(
         regions.numbers,
         choices,
         picks,
+        units,
         chosen,
         cut,
         name="block-topk",
@@ -252,6 +253,7 @@ def select_listed(
     layer: int,
     indexer: IndexerRegions,
     listed: Listed,
+    units: int,
     selected: Sequence[Int64s] | None,
     cut: Cut,
 ) -> None:
@@ -265,10 +267,9 @@ def select_listed(
         places = chosen.cpu().numpy() if given is None else listed.places(sequence, given)
         return entries.gather(sequence * most + places, one(sequence))[:, 0].long()
 
-    choices, r = [Choice(count) for count in listed.counts()], indexer
-    dsa_topk.step(
-        recorder, layer, r.scores, r.candidates, r.indices, choices, r.kept.picks, selected, cut, place=place
-    )
+    choices, r, picks = [Choice(count) for count in listed.counts()], indexer, indexer.kept.picks
+    where = r.scores, r.candidates, r.indices
+    dsa_topk.step(recorder, layer, *where, choices, picks, units, selected, cut, place=place)
 
 
 @arithmetic

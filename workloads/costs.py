@@ -1,7 +1,8 @@
 """What kernels cost beside bytes and arithmetic: `costs.toml`, read once, no torch.
 
-The name of a kernel's family enters; picoseconds for its launch leave, and the numbers with their sources
-for the trace that rests on them. `tried` puts other values in their place, for what is recorded inside it.
+The name of a kernel's family enters; picoseconds and operations for its launch leave, and the numbers with
+their sources for the trace that rests on them. `tried` puts other values in their place, for what is recorded
+inside it.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from pathlib import Path
 from typing import TypedDict
 
 from memsim.errors import UsageError, nearest, shown
-from memsim.units import parse_time
+from memsim.units import parse_count, parse_time
 from workloads.facts import PROVENANCES, Fact
 
 FILE = Path(__file__).with_name("costs.toml")
 GROUP = "kernel"  # paths are kernel.FAMILY.KEY
-KEYS = ("startup", "drain", "tile")
+TIMES = ("startup", "drain", "tile")
+COUNTS = ("operations",)
+KEYS = (*TIMES, *COUNTS)
 ENTRY = ("value", "provenance", "source")
 
-_tried: dict[str, str] = {}  # path -> value
+Value = str | int
+
+_tried: dict[str, Value] = {}  # path -> value
 
 
 class Costs(TypedDict):
@@ -35,8 +40,13 @@ class Costs(TypedDict):
 
 def of(family: str) -> Costs:
     """What blocks and tiles of a family cost, 0 where nothing is known."""
-    startup, drain, tile = (_ps(f"{GROUP}.{family}.{key}") for key in KEYS)
+    startup, drain, tile = (parse_time(_value(f"{GROUP}.{family}.{key}", "0 ps")) for key in TIMES)
     return Costs(startup_ps=startup, drain_ps=drain, tile_ps=tile)
+
+
+def operations(family: str, least: int) -> int:
+    """Operations [FLOP] of an element of a family's tiles; `least`, those of its formula, if not known."""
+    return parse_count(_value(f"{GROUP}.{family}.operations", least))
 
 
 def facts(families: Collection[str]) -> list[Fact]:
@@ -45,8 +55,8 @@ def facts(families: Collection[str]) -> list[Fact]:
 
 
 @contextmanager
-def tried(values: Mapping[str, str]) -> Iterator[None]:
-    """Take these values (path -> time) instead of the file's for what is recorded meanwhile."""
+def tried(values: Mapping[str, Value]) -> Iterator[None]:
+    """Take these values, by their paths, instead of the file's for what is recorded meanwhile."""
     before = dict(_tried)
     _tried.update(values)
     try:
@@ -86,14 +96,12 @@ def _fact(where: str, name: str, entry: object) -> Fact:
         expected = nearest(fact.provenance, PROVENANCES)
         raise UsageError(f"{where}: unknown provenance {shown(fact.provenance)}; {expected}")
     try:
-        parse_time(fact.value)
+        (parse_count if name.endswith(COUNTS) else parse_time)(fact.value)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
     return fact
 
 
-def _ps(path: str) -> int:
-    if path in _tried:
-        return parse_time(_tried[path])
+def _value(path: str, default: Value) -> Value:
     fact = known().get(path)
-    return parse_time(fact.value) if fact else 0
+    return _tried.get(path, fact.value if fact else default)

@@ -199,10 +199,10 @@ def _select(
     if blocks is not None and run.blocks is not None:
         listed = Listed(blocks, entries, run.candidates)
         candidates.score_listed(recorder, layer, own, listed, run.units)
-        candidates.select_listed(recorder, layer, own, listed, selected, run.cut)
+        candidates.select_listed(recorder, layer, own, listed, run.units, selected, run.cut)
         return
     indexer.scan(recorder, layer, own, entries, run.units)
     if blocks is not None:
         given = run.candidates
         candidates.choose(recorder, layer, own.scores, blocks, entries, run.units, given, run.cut)
-    indexer.select(recorder, layer, own, [Choice(count) for count in entries], selected, run.cut)
+    indexer.select(recorder, layer, own, [Choice(count) for count in entries], run.units, selected, run.cut)

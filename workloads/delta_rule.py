@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import logsigmoid, silu
 
+from workloads import costs
 from workloads.arithmetic import arithmetic
 from workloads.grid import Shape, each, even, one
 from workloads.record import Recorder, RegionHandle
@@ -28,6 +29,7 @@ from workloads.tensors import normal
 TAPS = 3  # earlier tokens that the convolution keeps
 CONV_BLOCKS_PER_UNIT = 16
 LOADS_IN_FLIGHT = 8
+OPERATIONS = 7  # FLOP of a state element: decayed, times the key, updated, times the query
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def _recur(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, ba
         tile_bytes=rule.columns * DIM * 4,
         tiles_in_flight=LOADS_IN_FLIGHT,
         blocks_per_unit=rule.blocks_per_unit,
-        flops_per_tile=7 * rule.columns * DIM,
+        flops_per_tile=costs.operations(rule.family, OPERATIONS) * rule.columns * DIM,
         flops_unit="fp32",
         blocks_sharing=rule.sharing,
         tile_rule=rule.tile_rule,
@@ -175,7 +177,7 @@ def _recur(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, ba
             state = regions.state.load(sequence * heads * DIM, heads * DIM, mine, worked=True)
             state, out = delta(q, k, v, gate, state)
             regions.out.store(sequence * programs, out, even(first, last, 1))
-            regions.state.store(sequence * heads * DIM, state, mine)
+            regions.state.store(sequence * heads * DIM, state, mine, dependent=False)  # beside the output
 
 
 @arithmetic

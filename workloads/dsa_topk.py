@@ -1,42 +1,49 @@
 """The top-k of DSA: the entries with the largest scores, as the rows that they stand for, ascending.
 
-Taken from vLLM's decode top-k: one block of 512 threads a sequence, which reads its scores several
-times for a radix select; from 200,000 scores on, ten blocks take a tenth of them each and leave their
-candidates to a second kernel, one block a sequence. Where all entries are selected, scores are not read.
-An entry is a row, or a pool of consecutive rows; some rows may be taken in any case, unscored (`Choice`).
-Left out: the order of the real kernel's output, and how the number of passes depends on the scores.
+Taken from vLLM's `persistent_topk`: one block of 1024 threads a sequence, which reads its scores several
+times for a radix select; where `topk_grid` says so a group of blocks instead, each of which reads its part
+once and keeps it, and whose rounds take a fixed time a sequence. A `Cut` may ask for the older kernel: one
+block a sequence, or ten from 200,000 scores on, which leave their candidates to a second launch, one block a
+sequence. Where all entries are selected, scores are not read. An entry is a row, or a pool of consecutive
+rows; some rows may be taken in any case, unscored (`Choice`). Left out: the order of the real kernel's
+output, waiting of a group's blocks for each other, and that a short sequence beside long ones is not spread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from memsim.trace import Kernel
+from workloads import topk_grid
 from workloads.arithmetic import arithmetic
 from workloads.facts import Fact
-from workloads.grid import Shape, one
+from workloads.grid import Blocks, Shape, even, one
 from workloads.record import Recorder, RegionHandle
-from workloads.splits import AS_PRODUCTION, Cut
+from workloads.splits import AS_PRODUCTION, Cut, is_cut
+from workloads.topk_grid import MOST_SPREAD, SCORE_BYTES, Grid, spread
 
-PASSES = 3
-TILE_BYTES = 8192
-TILES_IN_FLIGHT = 2
-BLOCKS_PER_UNIT = 2
+TILE_BYTES = 16_384
+TILES_IN_FLIGHT = 1
+COST, SPREAD_COST = "dsa-topk", "dsa-topk-spread"
 
 Int64s = npt.NDArray[np.int64]
 
 FACTS = (
     Fact(
-        "kernel.dsa-topk.passes", "3 reads of the scores", "assumed", "radix select, 2 to 4 in public kernels"
+        "kernel.dsa-topk.passes",
+        "3 reads of the scores",
+        "assumed",
+        "radix select, 2 to 4 in public kernels; H200: dsa.topk agrees, with 4 where scores are flat",
     ),
-    Fact("kernel.dsa-topk.split", "10 blocks from 200,000 rows on", "stated", "vLLM top_k_per_row_decode"),
-    Fact("kernel.dsa-topk.tile_bytes", "8,192 B", "stated", "vLLM top_k_per_row_decode: 512 threads x 16 B"),
-    Fact("kernel.dsa-topk.tiles_in_flight", "2", "assumed", "a loop with a dependent histogram update"),
-    Fact("kernel.dsa-topk.blocks_per_unit", "2", "assumed", "shared memory of a block"),
+    Fact("kernel.dsa-topk.tile_bytes", "16,384 B", "stated", "vLLM persistent_topk: 1024 threads x 16 B"),
+    Fact("kernel.dsa-topk.tiles_in_flight", "1", "assumed", "a loop with a dependent histogram update"),
+    *topk_grid.FACTS,
 )
 
 
@@ -64,6 +71,7 @@ def step(
     indices: RegionHandle,
     choices: Sequence[Choice],
     picks: int,
+    units: int,
     selected: Sequence[Int64s] | None = None,
     cut: Cut = AS_PRODUCTION,
     *,
@@ -76,56 +84,90 @@ def step(
     indices [batch x k] int32; `selected` puts given rows in the place of the computed ones, without changing
     what is read. `place` turns the rows of a sequence into those to write, inside the kernel.
     """
-    batch = len(choices)
-    k = indices.region.rows // batch
+    batch, k = len(choices), indices.region.rows // len(choices)
     family, name = name, f"layer{layer}.{name}"
     most = max(choice.entries for choice in choices)
-    if most >= cut.split_from and most > picks:
+    cuts = is_cut(most, picks, cut)
+    if cuts:
         assert candidates is not None, "a long context needs a region of candidates"
-        with recorder.kernel(name, family, layer, len(choices) * cut.blocks, _launch()):
+        with recorder.kernel(name, family, layer, batch * cut.blocks, _launch(2)):
             for sequence, choice in enumerate(choices):
                 if choice.entries > picks:
-                    at, block = scores.first(sequence, batch) + choice.first, sequence * cut.blocks
-                    _propose(scores, candidates, at, block, choice.entries, picks, cut)
+                    _propose(scores, candidates, sequence, batch, choice, picks, cut)
         name += "-merge"
-    else:
-        candidates = None
-    with recorder.kernel(name, family, layer, len(choices), _launch()):
+    grid = None if cut.blocks or most <= picks else spread(batch, most, units)
+    with _kernel(recorder, name, family, layer, batch, grid, cut):
         for sequence, choice in enumerate(choices):
-            entries = choice.entries
-            if entries <= picks:
-                chosen = torch.arange(entries, device=recorder.device)
-            elif candidates is not None:
+            if choice.entries <= picks:
+                chosen = torch.arange(choice.entries, device=recorder.device)
+            elif cuts and candidates is not None:
                 first, count = sequence * cut.blocks * picks, cut.blocks * picks
-                chosen = merge(_passes(candidates, first, count, sequence), picks)
+                chosen = merge(_passes(candidates, first, count, sequence, cut), picks)
             else:
-                at = scores.first(sequence, batch) + choice.first
-                chosen = top_rows(_passes(scores, at, entries, sequence), picks)
+                chosen = top_rows(_read(scores, sequence, batch, choice, grid, cut), picks)
             rows = rows_of(chosen, choice)
             if place is not None:
                 rows = place(sequence, rows)
             if selected is not None and not recorder.is_meta:
                 rows = torch.from_numpy(selected[sequence]).to(recorder.device)
-            indices.store(sequence * k, padded_indices(rows, k), one(sequence), dependent=entries > picks)
+            blocks, waits = _blocks(sequence, grid), choice.entries > picks
+            indices.store(sequence * k, padded_indices(rows, k), blocks, dependent=waits)
+
+
+def _kernel(
+    recorder: Recorder, name: str, family: str, layer: int, sequences: int, grid: Grid | None, cut: Cut
+) -> AbstractContextManager[Kernel]:
+    """The launch that writes the selection."""
+    if grid is not None:
+        blocks, shape = grid.groups * grid.blocks, _spread_launch(grid)
+        return recorder.kernel(name, family, layer, blocks, shape, cost=SPREAD_COST)
+    shape = _launch(1 if sequences > MOST_SPREAD else 2)
+    return recorder.kernel(name, family, layer, sequences, shape, cost=family if cut.blocks else COST)
+
+
+def _blocks(sequence: int, grid: Grid | None) -> Blocks:
+    """Those that write the selection of a sequence, each an equal part."""
+    if grid is None:
+        return one(sequence)
+    first = sequence % grid.groups * grid.blocks
+    return even(first, first + grid.blocks - 1, 1)
+
+
+def _read(
+    scores: RegionHandle, sequence: int, batch: int, choice: Choice, grid: Grid | None, cut: Cut
+) -> torch.Tensor:
+    """All competing scores of a sequence: by one block in passes, or once by a group of blocks."""
+    at = scores.first(sequence, batch) + choice.first
+    if grid is None:
+        return _passes(scores, at, choice.entries, sequence, cut)
+    blocks = _blocks(sequence, grid)._replace(grain=grid.chunk)
+    return scores.load(at, choice.entries, blocks, worked=True)
 
 
 def _propose(
-    scores: RegionHandle, candidates: RegionHandle, at: int, block: int, entries: int, picks: int, cut: Cut
+    scores: RegionHandle,
+    candidates: RegionHandle,
+    sequence: int,
+    batch: int,
+    choice: Choice,
+    picks: int,
+    cut: Cut,
 ) -> None:
-    """Each block's own best, as rows of 8 bytes: score and entry."""
-    part = entries // cut.blocks
+    """Each block's own best of a sequence, as rows of 8 bytes: score and entry."""
+    at = scores.first(sequence, batch) + choice.first
+    part = choice.entries // cut.blocks
     for number in range(cut.blocks):
-        first = number * part
-        count = part if number + 1 < cut.blocks else entries - first
-        found = _passes(scores, at + first, count, block + number)
+        block, first = sequence * cut.blocks + number, number * part
+        count = part if number + 1 < cut.blocks else choice.entries - first
+        found = _passes(scores, at + first, count, block, cut)
         best = best_candidates(found, first, picks)
-        candidates.store((block + number) * picks, best, one(block + number))
+        candidates.store(block * picks, best, one(block))
 
 
-def _passes(region: RegionHandle, first: int, rows: int, block: int) -> torch.Tensor:
-    """The same rows read `PASSES` times, each pass when the last is done."""
-    for number in range(PASSES):
-        data = region.load(first, rows, one(block), dependent=number > 0)
+def _passes(region: RegionHandle, first: int, rows: int, block: int, cut: Cut) -> torch.Tensor:
+    """The same rows read in several passes, each when the last is done."""
+    for number in range(cut.passes):
+        data = region.load(first, rows, one(block), worked=True, dependent=number > 0)
     return data
 
 
@@ -169,11 +211,21 @@ def padded_indices(rows: torch.Tensor, k: int) -> torch.Tensor:
     return torch.nn.functional.pad(rows.int(), (0, k - len(rows)), value=-1)[:, None]
 
 
-def _launch() -> Shape:
+def _launch(resident: int) -> Shape:
     return Shape(
-        tile_rows=TILE_BYTES // 4,
+        tile_rows=TILE_BYTES // SCORE_BYTES,
         tile_bytes=TILE_BYTES,
         tiles_in_flight=TILES_IN_FLIGHT,
-        blocks_per_unit=BLOCKS_PER_UNIT,
-        tile_rule="vllm decode top-k: a block per sequence, ten from 200,000 rows on",
+        blocks_per_unit=resident,
+        tile_rule="vllm top-k: a block a sequence",
+    )
+
+
+def _spread_launch(grid: Grid) -> Shape:
+    return Shape(
+        tile_rows=grid.chunk,
+        tile_bytes=grid.chunk * SCORE_BYTES,
+        tiles_in_flight=1,
+        blocks_per_unit=grid.resident,
+        tile_rule="vllm top-k: groups of blocks, each with a chunk of a sequence",
     )

@@ -110,9 +110,10 @@ def select(
     layer: int,
     regions: IndexerRegions,
     choices: Sequence[Choice],
+    units: int,
     selected: Sequence[Int64s] | None = None,
     cut: Cut = AS_PRODUCTION,
 ) -> None:
     """Select by the scores."""
-    r = regions
-    dsa_topk.step(recorder, layer, r.scores, r.candidates, r.indices, choices, r.kept.picks, selected, cut)
+    r, picks = regions, regions.kept.picks
+    dsa_topk.step(recorder, layer, r.scores, r.candidates, r.indices, choices, picks, units, selected, cut)

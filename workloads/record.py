@@ -129,10 +129,12 @@ class Recorder:
         blocks: int,
         shape: Shape,
         partial: RegionHandle | None = None,
+        *,
+        cost: str = "",
     ) -> Iterator[Kernel]:
         """Launch a kernel of `blocks` thread blocks; what regions are asked for inside is its doing.
 
-        What it costs beside bytes and arithmetic is what `costs` says of its family.
+        What it costs beside bytes and arithmetic is what `costs` says of its family, or of `cost`.
         """
         assert not self._inside, f"kernel {name!r} is launched inside another kernel"
         kernel = Kernel(
@@ -145,10 +147,10 @@ class Recorder:
             waits_for=(self._kernels - 1,) if self._kernels else (),
             blocks=blocks,
             partial_region=-1 if partial is None else partial.region.id,
-            **costs.of(family),
+            **costs.of(cost or family),
             **vars(shape),
         )
-        self.families.add(family)
+        self.families.add(cost or family)
         self._kernels += 1
         self._inside = True
         self.sink.kernel(kernel)

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from memsim.trace_write import TraceWriter
-from workloads import combine, costs, dsa, dsa_attend, dsa_index, dsa_topk, gdn, kda, mla, splits
-from workloads.decode import META_SELECTION, STEP_FACTS
+from workloads import combine, costs, dsa, dsa_attend, dsa_index, dsa_topk, gdn, indexer, kda, mla, splits
 from workloads.delta_rule import DeltaRegions
 from workloads.facts import Fact
+from workloads.job import META_SELECTION
 from workloads.record import ListSink, Recorder
 from workloads.run import Run
 from workloads.selection import make_selection
 from workloads.shapes import DsaShape, GdnShape, KdaShape, MlaShape
+from workloads.step_facts import STEP_FACTS
 
 INDEX_HEADS, HEADS, TOP_K = 64, 128, 2048  # of parts of a DSA layer that the kernel at hand does not use
 FIRST_LAYER = 2  # whose selection the first buffer takes: those of layers 0 and 1 are not typical
@@ -143,7 +144,7 @@ def _launch_topk(recorder: Recorder, layer: int, job: Job, r: dsa.DsaRegions) ->
     assert r.indexer is not None
     own, shape = r.indexer, DsaShape(MlaShape(job.heads), index_heads=INDEX_HEADS, top_k=job.topk)
     choices = [dsa.choice_of(shape, tokens) for tokens in job.lengths]
-    dsa_topk.step(recorder, layer, own.scores, own.candidates, own.indices, choices, own.kept.picks)
+    indexer.select(recorder, layer, own, choices, job.units)
 
 
 def _launch_attend(recorder: Recorder, layer: int, job: Job, r: dsa.DsaRegions) -> None:

@@ -45,13 +45,21 @@ CANDIDATE_BYTES = 8  # a score and its row
 
 @dataclass(frozen=True)
 class Cut:
-    """When and into how many blocks the scores of a sequence are cut by the top-k."""
+    """How a top-k reads its scores.
 
-    split_from: int = 200_000
-    blocks: int = 10
+    split_from, blocks   vLLM's older kernel, `top_k_per_row_decode`: sequences of so many scores are cut into
+                         so many blocks; 0: its `persistent_topk`, laid out by `topk_grid`
+    passes               reads of the scores of a sequence that one block takes: 3 where a few stand out, 4
+                         where they are flat
+    """
+
+    split_from: int = 0
+    blocks: int = 0
+    passes: int = 3
 
 
 AS_PRODUCTION = Cut()
+PER_ROW = Cut(split_from=200_000, blocks=10)
 
 
 class Share(NamedTuple):
@@ -154,4 +162,9 @@ def partial_rows(batch: int, units: int, heads: int) -> int:
 
 def candidate_rows(batch: int, picks: int, most_entries: int, cut: Cut = AS_PRODUCTION) -> int:
     """Rows of the region of a top-k's candidates, 0 where `most_entries` entries need none."""
-    return batch * cut.blocks * picks if most_entries >= cut.split_from and most_entries > picks else 0
+    return batch * cut.blocks * picks if is_cut(most_entries, picks, cut) else 0
+
+
+def is_cut(most_entries: int, picks: int, cut: Cut) -> bool:
+    """Whether the older top-k kernel cuts sequences and leaves candidates to a second one."""
+    return bool(cut.blocks) and most_entries >= cut.split_from and most_entries > picks

@@ -2,8 +2,9 @@
 
 A model, the contexts of its batch and how it is spread over GPUs enter; a `Footprint` leaves: kind by kind
 what the regions of a recorded step add up to, without recording one and without torch. Every term is some
-bytes of a layer and some for each of its sequences. Left out: what an engine keeps beside a step (its graphs,
-its workspace, unused pages), and look-up tables beside the vocabulary's, which lie in host memory.
+bytes of a layer and some for each of its sequences. Left out: the activations outside attention of a whole
+step, which its layers share (a megabyte or two a token), what an engine keeps beside a step (its graphs, its
+workspace, unused pages), and look-up tables beside the vocabulary's, which lie in host memory.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ def of_model(
     for layer, count in Counter(_plain(layer, parallel) for layer in cut.layers).items():
         of_sequences = (_sequence(layer, run, held) * times for held, times in Counter(rows).items())
         found += sum(of_sequences, _fixed(layer, run)) * count
+    if parallel.dcp > 1:
+        found += Footprint(activation=_of_positions(cut, parallel) * len(rows))
     if part == "step":
         found += Footprint(weights=_matrices(cut))
     return found
@@ -105,13 +108,20 @@ def _plain(layer: Layer, parallel: Parallel) -> Layer:
     )
 
 
+def _of_positions(model: Model, parallel: Parallel) -> int:
+    """Scratch of a sequence where GPUs share positions: log-sum-exps and candidates of all of them."""
+    shapes = {layer.shape for layer in model.layers}
+    return sum(region_bytes.of_positions(shape, parallel.dcp) for shape in shapes)
+
+
 def _matrices(model: Model) -> int:
-    """Bytes of all matrices outside the attention's own regions."""
+    """Bytes of all matrices and norms outside the attention's own regions."""
     w = model.weights
     assert w is not None, f"{model.name} has no weights"
     layers = (matrix for number in range(len(model.layers)) for matrix in matrices.of_layer(model, number))
     found: int = sum(matrix.bytes(w.dtype) for matrix in (*layers, *matrices.of_outer(w)))
-    return found
+    norms = sum(region_bytes.norms_of(layer, w.hidden) for layer in model.layers) + 2 * w.hidden
+    return found + norms
 
 
 @lru_cache(maxsize=4096)
