@@ -26,14 +26,14 @@ def largest(cell: Cell, ask: Ask) -> tuple[int, str]:
     if lacks:
         return 0, lacks
     most = _most(cell, ask)
-    words = f"{most:,} sequences are the most that fit" if most < MOST_BATCH else f"{most:,} sequences fit"
+    words = f"the largest batch that fits is {most:,}" if most < MOST_BATCH else f"a batch of {most:,} fits"
     if ask.slo_ps is None:
         return most, words
     found = within(cell, ask, most, ask.slo_ps)
     bound = format_time(ask.slo_ps)
     if not found:
         return 0, f"a token of one sequence takes more than {bound}; expected at most that; give it more time"
-    return found, f"{words}, {found:,} the most with {bound} a token" if found < most else words
+    return found, f"{words}, with {bound} a token {found:,}" if found < most else words
 
 
 def shortfall(cell: Cell, ask: Ask, batch: int) -> str:
@@ -55,10 +55,12 @@ def shortfall(cell: Cell, ask: Ask, batch: int) -> str:
 def _regions(cell: Cell, ask: Ask, batch: int) -> list[Region]:
     """What one GPU holds, as one region of each kind, in rows of a byte."""
     from workloads.models import footprint
+    from workloads.parallel import ALONE, parse_parallel
 
     held = footprint.of_model(
         about(cell.model, ask),
         [cell.context_tokens] * batch,
+        ALONE if ask.parallel is None else parse_parallel(ask.parallel),
         part=ask.part,
         units=units_of(cell, ask),
         staged=ask.stage is not None,

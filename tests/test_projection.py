@@ -98,7 +98,7 @@ def test_the_largest_batch_fits_and_one_more_does_not():
     ask = replace(ATTENTION, overrides=(room,))
     cell = Cell("kimi-linear", "h200", 16384, MAX)
     batch, words = largest(cell, ask)
-    assert words == f"{batch} sequences are the most that fit"
+    assert words == f"the largest batch that fits is {batch}"
     (point,) = asked("kimi-linear", context="16K", batch=MAX, overrides=room)
     (more,) = asked("kimi-linear", context="16K", batch=batch + 1, overrides=room)
     assert (point.batch, point.refused) == (batch, "")
