@@ -7,22 +7,24 @@ inside it.
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
 from memsim.errors import UsageError, nearest, shown
-from memsim.units import parse_count, parse_time
+from memsim.units import parse_count, parse_share, parse_time
 from workloads.facts import PROVENANCES, Fact
 
 FILE = Path(__file__).with_name("costs.toml")
 GROUP = "kernel"  # paths are kernel.FAMILY.KEY
 TIMES = ("startup", "drain", "tile")
 COUNTS = ("operations",)
-KEYS = (*TIMES, *COUNTS)
+SHARES = ("efficiency",)
+KEYS = (*TIMES, *COUNTS, *SHARES)
 ENTRY = ("value", "provenance", "source")
 
 Value = str | int
@@ -47,6 +49,11 @@ def of(family: str) -> Costs:
 def operations(family: str, least: int) -> int:
     """Operations [FLOP] of an element of a family's tiles; `least`, those of its formula, if not known."""
     return parse_count(_value(f"{GROUP}.{family}.operations", least))
+
+
+def flops_of(family: str, flops: int) -> int:
+    """FLOPs that the units could do in the time that a tile's own take: more, where they wait in between."""
+    return math.ceil(flops / parse_share(_value(f"{GROUP}.{family}.efficiency", "1")))
 
 
 def facts(families: Collection[str]) -> list[Fact]:
@@ -96,10 +103,15 @@ def _fact(where: str, name: str, entry: object) -> Fact:
         expected = nearest(fact.provenance, PROVENANCES)
         raise UsageError(f"{where}: unknown provenance {shown(fact.provenance)}; {expected}")
     try:
-        (parse_count if name.endswith(COUNTS) else parse_time)(fact.value)
+        _parser(name)(fact.value)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    return fact
+    return fact._replace(value=str(fact.value)) if name.endswith(SHARES) else fact
+
+
+def _parser(path: str) -> Callable[[object], object]:
+    key = path.rpartition(".")[2]
+    return parse_count if key in COUNTS else parse_share if key in SHARES else parse_time
 
 
 def _value(path: str, default: Value) -> Value:
