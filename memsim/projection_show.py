@@ -94,7 +94,10 @@ def _notes(points: Sequence[Point]) -> Iterator[str]:
     parts = dict.fromkeys(point.part for point in points)
     yield f"Timed: {'; '.join(WORDS[part] for part in parts)}."
     if any(point.cost_usd for point in points):
-        yield f"Cost: the price of the memory that is used, over {YEARS} years; energy: of moved bytes; both of 10^6 tokens."
+        yield (
+            f"A million tokens cost the price of the memory that is used, spread over {YEARS} years, and the "
+            "energy of moved bytes; nothing else is counted."
+        )
     for words in dict.fromkeys(_refusals(points)):
         yield words
     yield (
