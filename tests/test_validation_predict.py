@@ -31,12 +31,10 @@ FOLDER = figures.MEASURED / "nvidia-h200"
 FAMILIES = {family.name: family for family in figures_rows.read_machine(FOLDER)}
 MEASURED_TOO = {"loaded.latency"}  # its bytes are what the streams moved meanwhile
 WITHOUT = {
-    "gemv",
     "cpu",
     "storage",
     "matrix",
     "fma",
-    "step",
 }  # first words: no kernel in workloads yet
 WITHOUT_TOO = {"dsa.torch_topk", "launch.host"}
 
@@ -62,13 +60,21 @@ def test_a_recipe_moves_the_measured_bytes_at_every_point(family: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", sorted(set(predict.BY_TORCH) - {"public"}))
+@pytest.mark.parametrize("word", sorted(set(predict.BY_TORCH) - {"public", "step"}))
 def test_a_recorded_kernel_moves_the_measured_bytes_within_half_a_percent(word: str) -> None:
     """The kernels of `workloads` leave out log-sums, page tables and the gate's activation."""
     pytest.importorskip("torch")
     families = [name for name in predict.recipes() if name.partition(".")[0] == word]
     for found, wanted in (pair for name in families for pair in bytes_of(FAMILIES[name])):
-        assert found == pytest.approx(wanted, rel=0.005)
+        assert found == pytest.approx(wanted, rel=0.005 if word != "gemv" else 0.05)  # experts are drawn
+
+
+@pytest.mark.slow
+def test_a_whole_step_reads_the_measured_bytes_within_a_percent() -> None:
+    """What it writes is mostly activations, which the measurement does not count."""
+    pytest.importorskip("torch")
+    for found, wanted in bytes_of(FAMILIES["step.kimi"]):
+        assert found[0] == pytest.approx(wanted[0], rel=0.01)
 
 
 def test_every_measured_family_has_a_recipe_or_a_reason() -> None:

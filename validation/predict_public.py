@@ -22,43 +22,28 @@ from memsim.system import System
 from validation import public
 from validation.figures_rows import FamilyRows, Row, number
 from validation.measure.points import HELD_OUT
-from validation.predict_kernels import layer
-from validation.predict_recorded import PLENTY_BYTES, Recorded, record, rotating
-from validation.predict_script import PS, Bench, Job, Lengths, count
+from validation.predict_kernels import by_sequences, layer
+from validation.predict_recorded import Recorded, record, rotating
+from validation.predict_script import PS, Job, count
 from workloads import indexer
 from workloads.formats import INDEX_FORMATS, QUERY_FORMATS
 from workloads.record import Recorder
-from workloads.shapes import DIM, GdnShape, KdaShape
+from workloads.shapes import GdnShape, KdaShape
 from workloads.splits import AS_PRODUCTION
 
 FOLDER = "nvidia-h200"  # of measurements: the same part
-STATE_BYTES = DIM * DIM * 4
 INDEX_HEADS, RATIO = 64, 4
-MOST_BYTES = 2 * PLENTY_BYTES  # of states: larger calls are replayed with fewer sequences
 
 
 def recurrence(row: Row, system: System) -> Job:
     """The step of `heads` value heads on `key_heads`; without these, KDA of as many heads."""
-    heads, batch = count(row, "heads"), count(row, "batch")
-    keys = count(row, "key_heads")
-    lengths = Lengths.of(batch, 1, max(2, MOST_BYTES // (heads * STATE_BYTES)))
+    heads, keys = count(row, "heads"), count(row, "key_heads")
+    kind, shape = ("gdn", GdnShape(keys, heads)) if keys else ("kda", KdaShape(heads))
 
-    def call(sequences: int) -> Recorded:
-        if keys:
-            shape: KdaShape | GdnShape = GdnShape(keys, heads)
-            return layer("gdn", shape, [1] * sequences, system, without=("gdn-conv",))
-        return layer("kda", KdaShape(heads), [1] * sequences, system, without=("kda-conv",))
+    def job(sequences: int) -> Job:
+        return _again(layer(kind, shape, [1] * sequences, system, without=(f"{kind}-conv",)), system)
 
-    jobs = [_again(call(sequences), system) for sequences in lengths.calls]
-
-    def time_ns(bench: Bench) -> float:
-        return lengths.value([job.time_ns(bench) for job in jobs])
-
-    read, written = (
-        round(lengths.value(way))
-        for way in zip(*((j.bytes_read, j.bytes_written) for j in jobs), strict=True)
-    )
-    return Job(read, written, time_ns)
+    return by_sequences(row, job)
 
 
 def index(row: Row, system: System) -> Job:

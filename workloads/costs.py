@@ -1,31 +1,32 @@
 """What kernels cost beside bytes and arithmetic: `costs.toml`, read once, no torch.
 
-The name of a kernel's family enters; picoseconds and operations for its launch leave, and the numbers with
+The name of a kernel's family enters; picoseconds and FLOPs for its launch leave, and the numbers with
 their sources for the trace that rests on them. `tried` puts other values in their place, for what is recorded
 inside it.
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
 from memsim.errors import UsageError, nearest, shown
-from memsim.units import parse_count, parse_time
+from memsim.units import parse_share, parse_time
 from workloads.facts import PROVENANCES, Fact
 
 FILE = Path(__file__).with_name("costs.toml")
 GROUP = "kernel"  # paths are kernel.FAMILY.KEY
 TIMES = ("startup", "drain", "tile")
-COUNTS = ("operations",)
-KEYS = (*TIMES, *COUNTS)
+SHARES = ("efficiency",)
+KEYS = (*TIMES, *SHARES)
 ENTRY = ("value", "provenance", "source")
 
-Value = str | int
+Value = str | float
 
 _tried: dict[str, Value] = {}  # path -> value
 
@@ -44,9 +45,9 @@ def of(family: str) -> Costs:
     return Costs(startup_ps=startup, drain_ps=drain, tile_ps=tile)
 
 
-def operations(family: str, least: int) -> int:
-    """Operations [FLOP] of an element of a family's tiles; `least`, those of its formula, if not known."""
-    return parse_count(_value(f"{GROUP}.{family}.operations", least))
+def flops_of(family: str, flops: int) -> int:
+    """FLOPs that the units could do in the time that a tile's own take: more, where they wait in between."""
+    return math.ceil(flops / parse_share(_value(f"{GROUP}.{family}.efficiency", "1")))
 
 
 def facts(families: Collection[str]) -> list[Fact]:
@@ -96,10 +97,15 @@ def _fact(where: str, name: str, entry: object) -> Fact:
         expected = nearest(fact.provenance, PROVENANCES)
         raise UsageError(f"{where}: unknown provenance {shown(fact.provenance)}; {expected}")
     try:
-        (parse_count if name.endswith(COUNTS) else parse_time)(fact.value)
+        _parser(name)(fact.value)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    return fact
+    return fact._replace(value=str(fact.value)) if name.endswith(SHARES) else fact
+
+
+def _parser(path: str) -> Callable[[object], object]:
+    key = path.rpartition(".")[2]
+    return parse_share if key in SHARES else parse_time
 
 
 def _value(path: str, default: Value) -> Value:
