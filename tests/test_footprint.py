@@ -24,8 +24,7 @@ def held(path) -> Footprint:
 
     found: Counter[str] = Counter()
     for region in open_trace(path).regions:
-        if region.kind != "exchange":  # in the memory of the other GPUs
-            found[region.kind] += region.bytes
+        found[region.kind] += region.bytes
     return Footprint(**{field.name: found.pop(field.name, 0) for field in fields(Footprint)})
 
 

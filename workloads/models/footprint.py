@@ -25,7 +25,7 @@ PARTS = ("attention", "step")
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of the regions of each kind."""
+    """Bytes of the regions of each kind; `exchange` is what the other GPUs hold for this one."""
 
     weights: int = 0
     kv: int = 0
@@ -33,6 +33,7 @@ class Footprint:
     state: int = 0
     activation: int = 0
     output: int = 0
+    exchange: int = 0
 
     def __add__(self, other: Footprint) -> Footprint:
         return Footprint(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Footprint)))
@@ -42,8 +43,8 @@ class Footprint:
 
     @property
     def total(self) -> int:
-        """All of them."""
-        return sum(getattr(self, field.name) for field in fields(Footprint))
+        """All that this GPU holds."""
+        return sum(getattr(self, field.name) for field in fields(Footprint)) - self.exchange
 
     @property
     def caches(self) -> int:
@@ -78,10 +79,10 @@ def of_model(
     for layer, count in Counter(_plain(layer, parallel) for layer in cut.layers).items():
         of_sequences = (_sequence(layer, run, held) * times for held, times in Counter(rows).items())
         found += sum(of_sequences, _fixed(layer, run)) * count
-    if parallel.dcp > 1:
-        found += Footprint(activation=_of_positions(cut, parallel) * len(rows))
+    for shape in {layer.shape for layer in cut.layers} if parallel.dcp > 1 else ():
+        found += Footprint(**region_bytes.of_positions(shape, parallel.dcp)) * len(rows)
     if part == "step":
-        found += Footprint(weights=_matrices(cut))
+        found += Footprint(weights=_matrices(cut), exchange=_sums(cut, parallel) * len(rows))
     return found
 
 
@@ -108,10 +109,10 @@ def _plain(layer: Layer, parallel: Parallel) -> Layer:
     )
 
 
-def _of_positions(model: Model, parallel: Parallel) -> int:
-    """Scratch of a sequence where GPUs share positions: log-sum-exps and candidates of all of them."""
-    shapes = {layer.shape for layer in model.layers}
-    return sum(region_bytes.of_positions(shape, parallel.dcp) for shape in shapes)
+def _sums(model: Model, parallel: Parallel) -> int:
+    """Bytes of a token that the other GPUs of a group hold: parts of its sums, and of its logits."""
+    assert model.weights is not None
+    return (parallel.tp - 1) * (model.weights.hidden + model.weights.vocab) * 2
 
 
 def _matrices(model: Model) -> int:

@@ -102,12 +102,23 @@ def of_sequence(layer: Layer, run: LayerRun, rows: int) -> Kinds:
     return found + _csa(layer, shape, run, rows) if isinstance(shape, CsaShape) else found
 
 
-def of_positions(shape: Shape, gpus: int) -> int:
-    """What a sequence adds once for all layers of a shape (this GPU's heads) whose positions `gpus` share."""
+def of_positions(shape: Shape, gpus: int) -> Kinds:
+    """What a sequence adds once for all layers of a shape (this GPU's heads) whose positions `gpus` share.
+
+    Log-sum-exps and candidates of all GPUs; and what the others hold of them, of queries and of results.
+    """
+    attention = shape.attention if isinstance(shape, DsaShape) else shape
+    if not isinstance(attention, MlaShape | GqaShape):
+        return Counter()
+    candidates = 0
     if isinstance(shape, DsaShape):
-        candidates = (shape.top_k + shape.pool - 1) * gpus * CANDIDATE_BYTES
-        return candidates + gpus * gpus * shape.attention.heads * 4
-    return gpus * gpus * shape.heads * 4 if isinstance(shape, MlaShape | GqaShape) else 0
+        candidates = (shape.top_k + shape.pool - 1) * CANDIDATE_BYTES
+    width = attention.key_dim + attention.value_dim if isinstance(attention, GqaShape) else 0
+    if isinstance(attention, MlaShape):
+        width = LATENT + attention.rope + LATENT
+    lse = gpus * attention.heads * 4
+    parts = lse + candidates + attention.heads * width * 2
+    return Counter(activation=gpus * (lse + candidates), exchange=(gpus - 1) * parts)
 
 
 def norms_of(layer: Layer, hidden: int) -> int:
