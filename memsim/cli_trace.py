@@ -73,6 +73,12 @@ def record(
             "scores) or a recorded file. Default: real; on meta uniform.",
         ),
     ] = None,
+    draft: Annotated[
+        int, typer.Option(metavar="N", help="New tokens that a step computes of each sequence.")
+    ] = 1,
+    accepted: Annotated[
+        int | None, typer.Option(metavar="N", help="Of them, tokens that a step keeps. Default: all.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the kernels of one decode step of MODEL and write their trace."""
@@ -100,6 +106,8 @@ def record(
             weights_dtype=weights_dtype,
             part=part,
             routing=routing,
+            draft=draft,
+            accepted=accepted,
             progress=advance,
         )
     if as_json:

@@ -42,6 +42,8 @@ def record(
     weights_dtype: str | None = None,
     part: str = "attention",
     routing: str | None = None,
+    draft: int = 1,
+    accepted: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Record one decode step (or `steps` of them) of all layers of `model`: attention, or all.
@@ -59,6 +61,8 @@ def record(
     part       `attention`, or `step`: projections, norms, experts, appended rows, tables and sampling too
     routing    experts of a whole step: `uniform` (drawn), `real` (by the router's scores) or a recorded file;
                None: real on real tensors, uniform on meta
+    draft, accepted   new tokens that a step computes of each sequence, and of them those that it keeps (None:
+               all): times are then per token kept
 
     Returns what was written: bytes, kernels, rows. UsageError for a wrong word or number, OutputError
     for a file that cannot be written, MissingExtra without torch or without the device.
@@ -89,6 +93,8 @@ def record(
         changes=changes_of(replace, ratio, kv_dtype, index_dtype, weights_dtype),
         part=part,
         routing=routing,
+        draft=draft,
+        accepted=accepted,
         out=out,
         progress=progress,
     )

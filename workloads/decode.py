@@ -28,7 +28,7 @@ from workloads.exchanges import Exchanges
 from workloads.job import Job, job_of
 from workloads.kinds import kernels_of
 from workloads.models.load import UNCHANGED, Changes
-from workloads.parallel import ALONE, Parallel, gathered
+from workloads.parallel import ALONE, Parallel
 from workloads.record import ListSink, Recorder
 from workloads.run import Run
 from workloads.step import Step
@@ -54,6 +54,8 @@ def record_step(
     part: str = "attention",
     routing: str | None = None,
     parallel: Parallel = ALONE,
+    draft: int = 1,
+    accepted: int | None = None,
     out: str | Path,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -70,6 +72,8 @@ def record_step(
     part       `attention` of all layers, or the whole `step` (`workloads.step`)
     routing    experts of a whole step: `uniform`, `real` (by the router's scores), a recorded file; None:
                real on real tensors, uniform on meta
+    draft      new tokens that a step computes of each sequence: proposed ones, and the one that they follow
+    accepted   of them, tokens that a step keeps; None: all
     parallel   GPUs that share the model and the batch; the trace is of the one with most to do
     progress   called with (layers done, layers in all)
 
@@ -89,6 +93,8 @@ def record_step(
         part=part,
         routing=routing,
         parallel=parallel,
+        draft=draft,
+        accepted=accepted,
     )
     if device != "meta":
         _check_device(job)
@@ -115,7 +121,7 @@ def _one_thread(device: str) -> Iterator[None]:
 def _run(recorder: Recorder, job: Job, progress: Callable[[int, int], None]) -> None:
     layers = len(job.model.layers)
     regions = _declared(recorder, job)
-    shared = exchanges.declare(recorder, job.model, job.parallel, job.batch, regions)
+    shared = exchanges.declare(recorder, job.model, job.parallel, job.batch * job.draft, regions)
     whole = _whole(recorder, job, shared)
     last_use = {source: number for number in range(layers) for source in job.model.layers[number].sources}
     for step in range(job.steps):
@@ -138,7 +144,9 @@ def _whole(recorder: Recorder, job: Job, shared: Exchanges) -> Step | None:
         return None
     assert job.model.weights is not None
     dtype = job.model.weights.dtype
-    whole = whole_step.declare(recorder, job.model, job.batch, job.units, dtype, job.routing, job.seed)
+    whole = whole_step.declare(
+        recorder, job.model, job.batch, job.units, dtype, job.routing, job.seed, job.draft
+    )
     if not recorder.is_meta:
         whole_step.fill_outer(whole, generator_for(recorder.device, job.seed))
     exchanges.with_sums(shared, whole.outer.kit.act["x"], whole_step.logits(whole))
@@ -160,8 +168,7 @@ def _declared(recorder: Recorder, job: Job) -> list[Any]:
     regions: list[Any] = []
     for number, layer in enumerate(job.model.layers):
         run = _joined(job, number, regions)
-        shape = gathered(layer.shape, job.parallel)
-        regions.append(kernels_of(layer.kind).declare(recorder, number, shape, run))
+        regions.append(kernels_of(layer.kind).declare(recorder, number, job.shape(layer.shape), run))
     return regions
 
 
@@ -189,14 +196,13 @@ def _layer(
         selected = [job.parallel.here(rows) for rows in selected]
         run = replace(run, merge=lambda indexer: shared.merge(number, layer, indexer))
     if whole is not None:
-        whole_step.before(whole, number, regions[number], lengths)
+        whole_step.before(whole, number, regions[number], job.each_token(recorder.step))
         run = replace(run, project=whole_step.between(whole, number, regions[number]))
     shared.before_attention(number, layer, regions[number])
-    shape = gathered(layer.shape, job.parallel)
-    kernels.step(recorder, number, shape, regions[number], lengths, run, selected)
+    kernels.step(recorder, number, job.shape(layer.shape), regions[number], lengths, run, selected)
     shared.after_attention(number, layer, regions[number])
     if whole is not None:
-        whole_step.after(whole, number, recorder.step, regions[number], lengths)
+        whole_step.after(whole, number, recorder.step, regions[number], job.each_token(recorder.step))
 
 
 def _check_device(job: Job) -> None:

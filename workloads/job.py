@@ -6,19 +6,23 @@ What `record_step` is asked for enters, a `Job` leaves; every mistake is a Usage
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memsim.errors import UsageError
 from workloads import step as whole_step
+from workloads.gqa import tile_of
 from workloads.models import get_model
 from workloads.models.load import Changes
 from workloads.models.model import Model
-from workloads.parallel import ALONE, Parallel, shard
+from workloads.parallel import ALONE, Parallel, gathered, shard
 from workloads.routing import Routing, routing_of
 from workloads.run import Run
 from workloads.selected import Selected
+from workloads.shapes import GqaShape, MlaShape, Shape, SwaShape
 
 MOST_TOKENS, MOST_BATCH, MOST_STEPS, MOST_UNITS = 2**27, 4096, 10_000, 65_536
+MOST_DRAFT = 64
+DRAFTED = ("kda", "gdn", "mla", "gqa", "swa")
 DEVICES = ("cpu", "cuda", "meta")
 PARTS = ("attention", "step")
 STAGES = ("kv",)
@@ -32,6 +36,7 @@ class Job:
 
     model     as one GPU has it, with the heads whose projections are its own
     contexts  tokens of every sequence at the first step, the new one included, over all groups of GPUs
+    draft     new tokens that a step computes of each sequence; accepted: of them, those that it keeps
     """
 
     model: Model
@@ -45,6 +50,8 @@ class Job:
     part: str = "attention"
     routing: Routing | None = None
     parallel: Parallel = ALONE
+    draft: int = 1
+    accepted: int = 1
 
     @property
     def context_tokens(self) -> int:
@@ -57,8 +64,18 @@ class Job:
         return len(self.tokens(0))
 
     def tokens(self, step: int) -> list[int]:
-        """Tokens that each sequence on this GPU has at a step, wherever its rows lie."""
-        return [tokens + step for tokens in self.parallel.sequences(self.contexts)]
+        """Tokens that each sequence on this GPU has at the end of a step, wherever its rows lie."""
+        new = step * self.accepted + self.draft - 1
+        return [tokens + new for tokens in self.parallel.sequences(self.contexts)]
+
+    def each_token(self, step: int) -> list[int]:
+        """Rows of each sequence on this GPU as each of its new tokens sees them, sequence after sequence."""
+        first = 1 - self.draft
+        return [rows + more for rows in self.rows(step) for more in range(first, 1)]
+
+    def shape(self, shape: Shape) -> Shape:
+        """What an attention kernel sees: heads of all GPUs that share positions, for each new token."""
+        return drafted(gathered(shape, self.parallel), self.draft)
 
     def rows(self, step: int) -> list[int]:
         """Rows of each of them that lie on this GPU."""
@@ -68,7 +85,7 @@ class Job:
     def run(self) -> Run:
         """What every layer is told."""
         rows = self.rows(self.steps - 1)
-        return Run(len(rows), max(rows), self.units, self.staged, lengths=tuple(rows))
+        return Run(len(rows), max(rows), self.units, self.staged, lengths=tuple(rows), draft=self.draft)
 
 
 def job_of(
@@ -85,6 +102,8 @@ def job_of(
     part: str,
     routing: str | None,
     parallel: Parallel,
+    draft: int,
+    accepted: int | None,
 ) -> Job:
     """A job of these words and numbers, as `record_step` explains them."""
     whole = get_model(model, changes)
@@ -99,6 +118,7 @@ def job_of(
     if stage is not None:
         known("stage", stage, STAGES)
     _check_parallel(whole, parallel, len(contexts), device, part)
+    _check_draft(whole, draft, accepted, device, parallel)
     drawn = _selected(whole, device, selection, stage, seed)
     experts = None
     if part == "step":
@@ -116,7 +136,44 @@ def job_of(
         part,
         experts,
         parallel,
+        draft,
+        draft if accepted is None else accepted,
     )
+
+
+def drafted(shape: Shape, draft: int) -> Shape:
+    """Queries of all new tokens of a sequence read the same rows: as so many times the heads."""
+    if isinstance(shape, MlaShape | GqaShape):
+        return replace(shape, heads=shape.heads * draft)
+    if isinstance(shape, SwaShape):
+        return replace(shape, attention=replace(shape.attention, heads=shape.attention.heads * draft))
+    return shape
+
+
+def _check_draft(model: Model, draft: int, accepted: int | None, device: str, parallel: Parallel) -> None:
+    """UsageError for what is not recorded of several new tokens a step."""
+    within("draft", draft, 1, MOST_DRAFT)
+    within("accepted", 1 if accepted is None else accepted, 1, draft)
+    if draft == 1:
+        return
+    if device != "meta":
+        raise UsageError(f"--draft {draft} with --device {device}: no mask between new tokens; use meta")
+    if parallel.dcp > 1:
+        raise UsageError(f"--draft {draft} with --parallel {parallel.words}: positions are shared; use dcp=1")
+    for layer in model.layers:
+        if layer.kind not in DRAFTED:
+            raise UsageError(
+                f"--draft {draft} with model '{model.name}': layers of kind '{layer.kind}' are recorded for "
+                f"one token a step; models of {', '.join(DRAFTED)} layers have drafts"
+            )
+        shape = layer.shape.attention if isinstance(layer.shape, SwaShape) else layer.shape
+        if isinstance(shape, GqaShape):
+            most = tile_of(shape, local=layer.kind == "swa").queries * shape.kv_heads // shape.heads
+            if draft > most:
+                raise UsageError(
+                    f"--draft {draft} with model '{model.name}': a tile of the attention holds the queries "
+                    f"of {most} tokens; use as many at most"
+                )
 
 
 def _check_parallel(model: Model, parallel: Parallel, batch: int, device: str, part: str) -> None:

@@ -33,6 +33,7 @@ class Run:
                those of this GPU; None: it has all positions
     lengths    tokens of each sequence at the last step where they differ; else all have `most_rows`
     candidates numbers of the candidate blocks of each sequence, ascending, where scores do not choose them
+    draft      new tokens of each sequence, the ones that a draft proposes included
     project    launches the product that makes an index key of a latent, between kernels (V4.1); None: none
     """
 
@@ -45,6 +46,7 @@ class Run:
     kv: Any = None
     blocks: Any = None
     candidates: Sequence[Int64s] | None = None
+    draft: int = 1
     project: Callable[[], None] | None = None
     lengths: Sequence[int] | None = None
     merge: Callable[[IndexerRegions], None] | None = None

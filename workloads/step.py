@@ -110,16 +110,17 @@ def check(model: Model) -> None:
 def declare(
     recorder: Recorder,
     model: Model,
-    tokens: int,
+    batch: int,
     units: int,
     weights_dtype: str,
     routing: Routing | None,
     seed: int,
+    draft: int = 1,
 ) -> Step:
-    """Regions of all layers beside their attention, and around them."""
+    """Regions of all layers beside their attention, and around them, for `batch` x `draft` tokens."""
     w = model.weights
     assert w is not None, f"{model.name} has no weights"
-    shared = Shared(recorder, tokens)
+    shared = Shared(recorder, batch * draft, draft)
     table, last = matrices.of_outer(w)
     outer = head.declare(shared, w, table, last, units, weights_dtype)
     kits = tuple(
