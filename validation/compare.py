@@ -19,6 +19,7 @@ from memsim.projection_point import Ask, Cell, Point
 from memsim.projection_run import run
 from memsim.units import format_time, format_tokens, parse_tokens
 from validation import show
+from workloads.parallel import parse_parallel
 
 if TYPE_CHECKING:
     from memsim.progress import Progress
@@ -111,8 +112,10 @@ def compared(path: Path, part: str = "step", progress: Progress | None = None) -
 def _cell(where: str, asked: Asked, part: str) -> tuple[Ask, Cell]:
     """What a row asks a projection for; UsageError if there is no such thing."""
     cells = grid([asked.model], [asked.machine], [asked.context_tokens], [asked.batch])
+    ask = Ask(part=part, parallel=asked.parallel or None)
     try:
-        ask = Ask(part=part, parallel=asked.parallel or None)
+        if ask.parallel:
+            parse_parallel(ask.parallel)
         check(cells, ask)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
