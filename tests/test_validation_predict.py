@@ -345,13 +345,31 @@ def public_families() -> dict[str, FamilyRows]:
 def test_public_tables_are_families_of_the_same_part_alone_and_held_out_whole(tmp_path: Path) -> None:
     found = public_families()
     assert {name: len(family.rows) for name, family in found.items()} == {
-        "public.gdn": 197,
+        "public.gdn": 57,
         "public.kda": 43,
         "public.v4_index": 185,
     }
     assert {row["split"] for family in found.values() for row in family.rows} == {"held_out"}
     assert all(predict.machine_of(FOLDER, name) == "h200" for name in found)
     assert predict.families_of(tmp_path) == []
+
+
+def test_of_public_shapes_of_equal_programs_one_counts() -> None:
+    """Every program of a shape that is left out has its like in one that counts: the same states, the same
+    programs to a key head."""
+    pytest.importorskip("torch")
+    from validation import predict_public, public
+
+    kept = {
+        (row["heads"] * row["batch"], row["heads"] / row["key_heads"]): row  # type: ignore[operator]
+        for row in public_families()["public.gdn"].rows
+    }
+    every = [row for row in public.load("gdn-vllm").to_pylist() if predict_public._packed(row)]
+    shapes = {(row["key_heads"], row["heads"], row["batch"]) for row in every if not row["outlier"]}
+    assert len(shapes) == 197
+    assert {(heads * batch, heads / keys) for keys, heads, batch in shapes} == set(kept)
+    for keys, heads, batch in shapes:
+        assert kept[heads * batch, heads / keys]["batch"] <= batch  # type: ignore[operator]
 
 
 def test_public_kernels_move_the_bytes_of_the_tables() -> None:

@@ -26,8 +26,7 @@ def kind_of(path: str) -> Kind | None:
     """The class of the number at a path; None if neither machines nor costs of kernels have such a key."""
     group, *names, key = path.split(".")
     if group == costs.GROUP:
-        kinds = ((costs.TIMES, Time), (costs.COUNTS, Count), (costs.SHARES, Share))
-        known = {name: kind for keys, kind in kinds for name in keys}
+        known = {**dict.fromkeys(costs.TIMES, Time), **dict.fromkeys(costs.SHARES, Share)}
         return known.get(key) if len(names) == 1 else None
     levels = len(names) == 3 and group == "tier" and names[1] == LEVELS
     if group not in GROUPS or not (len(names) == 1 or levels):

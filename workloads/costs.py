@@ -1,6 +1,6 @@
 """What kernels cost beside bytes and arithmetic: `costs.toml`, read once, no torch.
 
-The name of a kernel's family enters; picoseconds and operations for its launch leave, and the numbers with
+The name of a kernel's family enters; picoseconds and FLOPs for its launch leave, and the numbers with
 their sources for the trace that rests on them. `tried` puts other values in their place, for what is recorded
 inside it.
 """
@@ -16,18 +16,17 @@ from pathlib import Path
 from typing import TypedDict
 
 from memsim.errors import UsageError, nearest, shown
-from memsim.units import parse_count, parse_share, parse_time
+from memsim.units import parse_share, parse_time
 from workloads.facts import PROVENANCES, Fact
 
 FILE = Path(__file__).with_name("costs.toml")
 GROUP = "kernel"  # paths are kernel.FAMILY.KEY
 TIMES = ("startup", "drain", "tile")
-COUNTS = ("operations",)
 SHARES = ("efficiency",)
-KEYS = (*TIMES, *COUNTS, *SHARES)
+KEYS = (*TIMES, *SHARES)
 ENTRY = ("value", "provenance", "source")
 
-Value = str | int
+Value = str | float
 
 _tried: dict[str, Value] = {}  # path -> value
 
@@ -44,11 +43,6 @@ def of(family: str) -> Costs:
     """What blocks and tiles of a family cost, 0 where nothing is known."""
     startup, drain, tile = (parse_time(_value(f"{GROUP}.{family}.{key}", "0 ps")) for key in TIMES)
     return Costs(startup_ps=startup, drain_ps=drain, tile_ps=tile)
-
-
-def operations(family: str, least: int) -> int:
-    """Operations [FLOP] of an element of a family's tiles; `least`, those of its formula, if not known."""
-    return parse_count(_value(f"{GROUP}.{family}.operations", least))
 
 
 def flops_of(family: str, flops: int) -> int:
@@ -111,7 +105,7 @@ def _fact(where: str, name: str, entry: object) -> Fact:
 
 def _parser(path: str) -> Callable[[object], object]:
     key = path.rpartition(".")[2]
-    return parse_count if key in COUNTS else parse_share if key in SHARES else parse_time
+    return parse_share if key in SHARES else parse_time
 
 
 def _value(path: str, default: Value) -> Value:

@@ -29,7 +29,6 @@ from workloads.tensors import normal
 TAPS = 3  # earlier tokens that the convolution keeps
 CONV_BLOCKS_PER_UNIT = 16
 LOADS_IN_FLIGHT = 8
-OPERATIONS = 7  # FLOP of a state element: decayed, times the key, updated, times the query
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def _recur(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, ba
         tile_bytes=rule.columns * DIM * 4,
         tiles_in_flight=LOADS_IN_FLIGHT,
         blocks_per_unit=rule.blocks_per_unit,
-        flops_per_tile=costs.operations(rule.family, OPERATIONS) * rule.columns * DIM * draft,
+        flops_per_tile=costs.flops_of(rule.family, 7 * rule.columns * DIM * draft),
         flops_unit="fp32",
         blocks_sharing=rule.sharing,
         tile_rule=rule.tile_rule,

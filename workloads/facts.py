@@ -11,12 +11,12 @@ class Fact(NamedTuple):
     """One number that a trace rests on.
 
     path        its name in the trace's `inputs`
-    value       as text, with its unit; a count as a number
+    value       as text, with its unit
     provenance  a word of PROVENANCES
     source      who says so
     """
 
     path: str
-    value: str | int
+    value: str
     provenance: str
     source: str
