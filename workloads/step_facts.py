@@ -78,7 +78,7 @@ def metadata(job: Job) -> dict[str, Any]:
         "kv_dtype": model.kv_dtype,
         "index_dtype": model.index_dtype or None,
         "weights_dtype": model.weights.dtype if job.part == "step" and model.weights else None,
-        "routing": None if job.part != "step" else _routing_word(job.routing),
+        "routing": _routing_word(job),
         "software": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -107,5 +107,9 @@ def _of_parallel(job: Job) -> Iterator[Fact]:
         yield from exchanges.DCP_FACTS
 
 
-def _routing_word(routing: Routing | None) -> str:
-    return REAL if routing is None else "recorded" if routing.recorded else "uniform"
+def _routing_word(job: Job) -> str | None:
+    """Where experts come from; None where there are none."""
+    w = job.model.weights
+    if job.part != "step" or w is None or not w.moe_layers:
+        return None
+    return REAL if job.routing is None else "recorded" if job.routing.recorded else "uniform"
