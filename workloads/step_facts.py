@@ -16,7 +16,7 @@ from workloads.facts import Fact
 from workloads.job import REAL, Job
 from workloads.kinds import facts_of
 from workloads.parallel import ALONE
-from workloads.routing import UNIFORM, Routing
+from workloads.routing import UNIFORM
 from workloads.stage import FACTS as STAGE_FACTS
 
 MOST_CONTEXTS = 64  # of a batch that are listed one by one
@@ -50,6 +50,9 @@ def metadata(job: Job) -> dict[str, Any]:
     if job.part == "step":
         facts += whole_step.FACTS
         facts += [UNIFORM] if job.routing is not None and not job.routing.recorded else []
+    if job.draft > 1:
+        kept = f"{job.draft} new tokens a step, {job.accepted} of them kept"
+        facts.append(Fact("step.draft", kept, "assumed", "given by the caller (--draft, --accepted)"))
     facts += _of_parallel(job)
     details = job.selected.details if job.selected is not None else None
     if details is not None:
