@@ -16,7 +16,7 @@ from workloads.facts import Fact
 from workloads.job import REAL, Job
 from workloads.kinds import facts_of
 from workloads.parallel import ALONE
-from workloads.routing import UNIFORM, Routing
+from workloads.routing import UNIFORM
 from workloads.stage import FACTS as STAGE_FACTS
 
 MOST_CONTEXTS = 64  # of a batch that are listed one by one
