@@ -155,6 +155,14 @@ def test_drafts_multiply_the_states_that_are_stored_and_no_weights(tmp_path):
     assert results.tpot_ps == pytest.approx(results.step_ps[0] / 3, abs=1)
 
 
+def test_what_a_draft_keeps_is_an_assumption(tmp_path):
+    meta = record_step("kimi-linear", 128, draft=3, accepted=2, out=tmp_path / "step.parquet")
+    found = [fact for fact in meta["inputs"] if fact["path"] == "step.draft"]
+    assert [(fact["value"], fact["provenance"]) for fact in found] == [
+        ("3 new tokens a step, 2 of them kept", "assumed")
+    ]
+
+
 def test_steps_go_on_by_the_tokens_that_are_kept(tmp_path):
     read = of_kinds(tmp_path, draft=4, accepted=3, steps=2)[0]
     assert read["kv"] == (515 + 518) * 1152

@@ -50,6 +50,9 @@ def metadata(job: Job) -> dict[str, Any]:
     if job.part == "step":
         facts += whole_step.FACTS
         facts += [UNIFORM] if job.routing is not None and not job.routing.recorded else []
+    if job.draft > 1:
+        kept = f"{job.draft} new tokens a step, {job.accepted} of them kept"
+        facts.append(Fact("step.draft", kept, "assumed", "given by the caller (--draft, --accepted)"))
     facts += _of_parallel(job)
     details = job.selected.details if job.selected is not None else None
     if details is not None:
