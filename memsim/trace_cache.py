@@ -2,7 +2,8 @@
 
 What to record enters, the path of a trace leaves for as long as a `with` block lasts. A file's name is a
 digest of the sources of the kernels and of the trace format, of the model's file and of all options: another
-kernel is another name, and nothing here can be stale. The folder is `traces` beside the compiled engine
+kernel is another name, and nothing here can be stale; a second digest, of its bytes, finds out a damaged one,
+which is recorded again. The folder is `traces` beside the compiled engine
 (`MEMSIM_CACHE_DIR`, else ~/.cache/memsim); when it holds more than `MOST_BYTES`, the files longest unused go.
 Several processes may use it at once: files appear whole, and a reader holds a link of its own.
 """
@@ -23,13 +24,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import memsim
-from memsim.errors import OutputError
 from memsim.jit import cache_root
 from memsim.progress import Progress
 from memsim.recording import record
 
 MOST_BYTES = 4 * 10**9  # of all traces that are kept
 OURS = ("trace*.py", "recording.py", "units.py")  # of memsim: what a trace's bytes depend on
+FILES = ("selection", "routing")  # options that may name a file
 KINDS = (".py", ".toml", ".csv", ".parquet", ".npz")
 
 
@@ -42,12 +43,12 @@ def kept(
     UsageError for a wrong word or number, MissingExtra without torch, OutputError without room.
     """
     folder = cache_root() / "traces"
-    name = f"{key_of(model, context_tokens, options)}.parquet"
+    key = key_of(model, context_tokens, options)
     with TemporaryDirectory(prefix="memsim-trace-") as own:
         mine = Path(own) / "trace.parquet"
-        if not _linked(folder / name, mine):
+        if not _found(folder, key, mine):
             record(model, context_tokens, mine, **options, progress=progress)
-            _keep(mine, folder, name)
+            _keep(mine, folder, f"{key}.{_content(mine)}.parquet")
         yield mine
 
 
@@ -56,7 +57,7 @@ def key_of(model: str, context_tokens: int, options: Mapping[str, Any]) -> str:
     told = {
         "sources": sources_digest(),
         "model": model,
-        "files": [_text_digest(word) for word in (model, str(options.get("selection") or ""))],
+        "files": [_text_digest(str(word or "")) for word in (model, *map(options.get, FILES))],
         "context": context_tokens,
         "options": {name: value for name, value in options.items() if value not in (None, (), [])},
     }
@@ -66,7 +67,7 @@ def key_of(model: str, context_tokens: int, options: Mapping[str, Any]) -> str:
 
 def _text_digest(word: str) -> str:
     """Digest of the file that a word names; "" where it is a plain name."""
-    path = Path(word)
+    path = Path(word.removeprefix("file:"))
     return hashlib.sha256(path.read_bytes()).hexdigest() if word and path.is_file() else ""
 
 
@@ -91,19 +92,32 @@ def _torch_version() -> str:
     return version("torch")
 
 
-def _linked(path: Path, mine: Path) -> bool:
-    """Whether a kept trace is now `mine` too, whatever becomes of its own name."""
-    try:
+def _found(folder: Path, key: str, mine: Path) -> bool:
+    """Whether a kept trace is now `mine` too, whatever becomes of its own name; a damaged one goes."""
+    for path in folder.glob(f"{key}.*.parquet"):
+        with contextlib.suppress(OSError):  # pushed out by another process, or not ours to read
+            _link(path, mine)
+            if _content(mine) == path.name.split(".")[1]:
+                return True
+            path.unlink()
+        mine.unlink(missing_ok=True)
+    return False
+
+
+def _link(path: Path, mine: Path) -> None:
+    """`mine` has the bytes of a kept trace, which is now the one last used."""
+    with contextlib.suppress(PermissionError):  # a folder that is only read
         os.utime(path)
-        try:
-            os.link(path, mine)
-        except OSError:  # another file system
-            shutil.copyfile(path, mine)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {error.strerror}; delete it") from None
-    return True
+    try:
+        os.link(path, mine)
+    except OSError:  # another file system
+        shutil.copyfile(path, mine)
+
+
+def _content(path: Path) -> str:
+    """Digest of a trace's bytes, which stands in its name."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def _keep(mine: Path, folder: Path, name: str) -> None:

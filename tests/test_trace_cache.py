@@ -59,6 +59,35 @@ def test_the_key_holds_the_sources_and_the_text_of_files(monkeypatch, tmp_path):
     assert key_of(str(mine), 4096, {**OPTIONS, "ratio": None, "replace": ()}) == keys[2]
 
 
+@pytest.mark.parametrize(("option", "word"), [("selection", "file:"), ("selection", ""), ("routing", "")])
+def test_a_file_that_an_option_names_counts_by_its_text(tmp_path, option, word):
+    mine = tmp_path / "mine"
+    keys = set()
+    for text in ("0 1 0 1,2", "0 1 0 3,4"):
+        mine.write_text(text)
+        keys.add(key_of("kimi-linear", 4096, {**OPTIONS, option: f"{word}{mine}"}))
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"kimi", b"?" * 99])
+def test_a_damaged_trace_is_recorded_again(recorded, tmp_path, damage):
+    with kept("kimi-linear", 4096, OPTIONS) as path:
+        whole = path.read_bytes()
+    (kept_one,) = (tmp_path / "traces").glob("*.parquet")
+    kept_one.write_bytes(damage)
+    for _ in range(2):
+        with kept("kimi-linear", 4096, OPTIONS) as path:
+            assert path.read_bytes() == whole
+    assert len(recorded) == 2
+
+
+def test_an_entry_that_cannot_be_read_costs_time_alone(recorded, tmp_path):
+    key = key_of("kimi-linear", 4096, OPTIONS)
+    (tmp_path / "traces" / f"{key}.0123456789abcdef.parquet").mkdir(parents=True)
+    with kept("kimi-linear", 4096, OPTIONS) as path:
+        assert path.read_text() == f"kimi-linear 4096 {OPTIONS}"
+
+
 def test_a_reader_keeps_its_trace_when_it_is_pushed_out(recorded, tmp_path):
     with kept("kimi-linear", 4096, OPTIONS) as path:
         shrink(tmp_path / "traces", 0)
