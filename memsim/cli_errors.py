@@ -55,6 +55,7 @@ def errors(
 
     from memsim import progress
     from memsim.errors import CheckFailed
+    from memsim.output import check_writable
     from validation import errors as predicted
     from validation import errors_quantiles, errors_show
     from validation.repeat import folder_of
@@ -63,6 +64,7 @@ def errors(
         from validation import figures_errors, figures_plot
 
         figures_plot.require_matplotlib()
+        check_writable(output)
     if write and split != predicted.HELD_OUT:
         raise typer.BadParameter("goes with held-out points alone", param_hint="'--write'")
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -86,6 +86,7 @@ def show_model(
     every number with its source.
     """
     from memsim import report, report_json, report_models
+    from memsim.recording import MOST_BATCH, within
     from memsim.units import parse_tokens
     from workloads.models import get_model
     from workloads.models.document import MODEL_CONTEXTS, document
@@ -95,6 +96,7 @@ def show_model(
     changes = changes_of(replace or (), ratio, kv_dtype, index_dtype, weights_dtype)
     contexts = [parse_tokens(tokens) for tokens in context or ()] or MODEL_CONTEXTS
     shared = ALONE if parallel is None else parse_parallel(parallel)
+    within("batch", batch, 1, MOST_BATCH)
     found: dict[str, Any] = document(get_model(model, changes), contexts, batch, shared)
     if as_json:
         print(report_json.dumps(found), end="")

@@ -229,7 +229,8 @@ def crossover(
 def _number(text: str) -> int:
     """A batch that is a number."""
     from memsim.errors import UsageError
+    from memsim.units import is_whole
 
-    if not text.isdecimal() or int(text) < 1:
+    if not is_whole(text) or int(text) < 1:
         raise UsageError(f"--batch '{text}': expected a whole number from 1 on")
     return int(text)

@@ -157,11 +157,13 @@ class _Search:
 
     def found(self) -> Crossover:
         """The whole answer; DoesNotFit where no sample has both times."""
+        for side in self.sides:
+            check([self.cell(side, end) for end in self.ends], self.asked(side))
         samples = self.sampled(_spread(*self.ends))
         known = [sample for sample in samples if sample.faster]
-        if not known:
-            lacks = next((p.refused for sample in samples for p in (sample.a, sample.b) if p.refused), "")
-            raise DoesNotFit(f"no {self.axis} in the range has both times; {lacks or 'they are equal'}")
+        if all(sample.a.refused or sample.b.refused for sample in samples):
+            lacks = next(p.refused for sample in samples for p in (sample.a, sample.b) if p.refused)
+            raise DoesNotFit(f"no {self.axis} in the range has both times; {lacks}")
         pairs = [(p, q) for p, q in zip(known, known[1:], strict=False) if p.faster != q.faster]
         places = [self.closed(before.x, after.x, before.faster) for before, after in pairs]
         more = self.sampled(sorted(set(places) - {sample.x for sample in samples}))
@@ -177,7 +179,6 @@ class _Search:
         points = []
         for side in self.sides:
             cells = [self.cell(side, x) for x in xs]
-            check(cells, self.asked(side))
             points.append(run(cells, self.asked(side), None, self.workers, self.progress))
         return [Sample(x, a, b) for x, a, b in zip(xs, *points, strict=True)]
 

@@ -29,8 +29,11 @@ def render(found: Crossover) -> RenderableType:
 def answer(found: Crossover) -> Iterator[str]:
     """The answer in words, a line for each swap."""
     known = [sample for sample in found.samples if sample.faster]
-    first, last = known[0], known[-1]
-    if not found.swaps:
+    if not known:
+        both = [s for s in found.samples if not s.a.refused and not s.b.refused]
+        yield f"Equal from {_place(found, both[0].x)} to {_place(found, both[-1].x)}: neither is ever faster."
+    elif not found.swaps:
+        first, last = known[0], known[-1]
         ratios = sorted(sample.a.tpot_ps / sample.b.tpot_ps for sample in known)
         yield (
             f"Never from {_place(found, first.x)} to {_place(found, last.x)}: "

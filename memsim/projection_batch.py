@@ -14,11 +14,10 @@ from memsim.errors import DoesNotFit, UsageError
 from memsim.placement import parse_rules, place_regions
 from memsim.projection_cell import machine_of, time_ps, units_of
 from memsim.projection_point import Ask, Cell, about
+from memsim.recording import MOST_BATCH
 from memsim.route import build_system
 from memsim.trace import REGION_KINDS, Region
 from memsim.units import format_time
-
-MOST_BATCH = 4096  # sequences that a step is recorded for at most
 
 
 def largest(cell: Cell, ask: Ask) -> tuple[int, str]:
@@ -90,15 +89,23 @@ def _most(cell: Cell, ask: Ask) -> int:
     return low
 
 
+def _least(ask: Ask) -> int:
+    """A sequence for each group of GPUs."""
+    from workloads.parallel import parse_parallel
+
+    return 1 if ask.parallel is None else parse_parallel(ask.parallel).dp
+
+
 def within(cell: Cell, ask: Ask, most: int, slo_ps: int) -> int:
     """The largest batch up to `most` whose token takes `slo_ps` at most; 0: not even one sequence does."""
     most_ps = time_ps(cell, ask, most)
     if most_ps <= slo_ps:
         return most
-    least_ps = time_ps(cell, ask, 1)
+    least = _least(ask)
+    least_ps = time_ps(cell, ask, least)
     if least_ps > slo_ps:
         return 0
-    low, high = (1, least_ps), (most, most_ps)
+    low, high = (least, least_ps), (most, most_ps)
     guess_by_line = True
     while high[0] - low[0] > 1:
         middle = (low[0] + high[0]) // 2

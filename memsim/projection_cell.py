@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING
 
 from memsim.errors import UsageError
 from memsim.overlap import thin
+from memsim.placement import check_gpus
 from memsim.profile import load_machine
 from memsim.projection_point import MAX, PARTS, Ask, Cell, about
 from memsim.ranges import Varied
+from memsim.recording import MOST_BATCH, MOST_TOKENS, within
+from memsim.route import build_system
 from memsim.simulate import replayed
 from memsim.trace_cache import kept
+from memsim.units import is_whole
 
 if TYPE_CHECKING:
     from memsim.profile_schema import Profile
@@ -58,10 +62,29 @@ def check(cells: Sequence[Cell], ask: Ask) -> None:
     if ask.part not in PARTS:
         raise UsageError(f"--part {ask.part}: expected one of: {', '.join(PARTS)}")
     for cell in cells:
-        about(cell.model, ask)
         units_of(cell, ask)
-        if cell.batch != MAX and not (isinstance(cell.batch, int) and cell.batch >= 1):
-            raise UsageError(f"--batch {cell.batch}: expected a whole number from 1 on, or {MAX}")
+        _check_parallel(cell, ask)
+        within("context", cell.context_tokens, 1, MOST_TOKENS)
+        if cell.batch != MAX:
+            if not isinstance(cell.batch, int) or cell.batch < 1:
+                raise UsageError(f"--batch {cell.batch}: expected a whole number from 1 on, or {MAX}")
+            within("batch", cell.batch, 1, MOST_BATCH)
+    if ask.slo_ps is not None and not any(cell.batch == MAX for cell in cells):
+        raise UsageError(f"--slo: expected a batch that it can bound; add --batch {MAX}, or leave it away")
+
+
+def _check_parallel(cell: Cell, ask: Ask) -> None:
+    """UsageError for a model that cannot be cut so, a machine of fewer GPUs, groups without a sequence."""
+    from workloads.parallel import parse_parallel, shard
+
+    model = about(cell.model, ask)
+    if ask.parallel is None:
+        return
+    parallel = parse_parallel(ask.parallel)
+    shard(model, parallel)
+    check_gpus(parallel.gpus, build_system(machine_of(cell.machine, ask.overrides)[0]))
+    if isinstance(cell.batch, int):
+        parallel.check_batch(cell.batch)
 
 
 @contextmanager
@@ -87,6 +110,6 @@ def batch_of(text: str | int) -> int | str:
     """A batch as a cell has it; UsageError for neither a number nor MAX."""
     if isinstance(text, int) or text == MAX:
         return text
-    if not text.isdecimal():
+    if not is_whole(text):
         raise UsageError(f"--batch '{text}': expected a whole number from 1 on, or {MAX}")
     return int(text)

@@ -11,12 +11,12 @@ import hashlib
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import memsim
 from memsim import interval
@@ -152,11 +152,13 @@ class Book:
         """Keep a point, on the disk when this returns; OutputError if that fails."""
         if self._path is None:
             return
-        line = json.dumps({"key": self._key(cell), "point": point.document()})
+        told = {"key": self._key(cell), "point": point.document()}
+        line = json.dumps(told | {"digest": _digest(told)})
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(f"{line}\n")
+            with self._path.open("a+b") as file:
+                file.write(b"" if _ends_whole(file) else b"\n")
+                file.write(f"{line}\n".encode())
         except OSError as error:
             where = f"{self._path}: cannot be written: {error.strerror}"
             raise OutputError(f"{where}; choose another folder") from None
@@ -186,13 +188,27 @@ def _engine_digest() -> str:
     return digest.hexdigest()
 
 
+def _digest(told: Mapping[str, Any]) -> str:
+    """Of a key and a point, as they stand in a line."""
+    return hashlib.sha256(json.dumps([told["key"], told["point"]]).encode()).hexdigest()[:16]
+
+
+def _ends_whole(file: BinaryIO) -> bool:
+    """Whether the next line may follow: the last one was not cut off."""
+    if not file.seek(0, os.SEEK_END):
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
 def _lines(path: Path) -> Iterator[tuple[str, Point]]:
-    """Points of a file by key; a line that was cut off, or is of another version, is no point."""
+    """Points of a file by key; a line that was cut off, changed, or is of another version, is no point."""
     if not path.is_file():
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             entry = json.loads(line)
-            yield entry["key"], from_document(entry["point"])
+            if entry["digest"] == _digest(entry):
+                yield entry["key"], from_document(entry["point"])
         except (ValueError, KeyError, TypeError):
             continue

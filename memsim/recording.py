@@ -18,6 +18,7 @@ from memsim.units import parse_tokens
 if TYPE_CHECKING:
     from memsim.progress import Progress
 
+MOST_TOKENS, MOST_BATCH = 2**27, 4096  # in a sequence, and sequences that a step is recorded for
 DEFAULT_UNITS = 132  # of an H200; the split of the work into blocks depends on it
 
 
@@ -67,11 +68,12 @@ def record(
     Returns what was written: bytes, kernels, rows. UsageError for a wrong word or number, OutputError
     for a file that cannot be written, MissingExtra without torch or without the device.
     """
-    tokens = _contexts(context, contexts, batch)
     for name, value in (("batch", batch), ("steps", steps), ("units", units), ("seed", seed)):
         least = 0 if name == "seed" else 1
         if value < least:
             raise UsageError(f"{name} is {value}; expected a whole number from {least} on")
+    within("batch", batch, 1, MOST_BATCH)
+    tokens = _contexts(context, contexts, batch)
     out = named(str(out))
     if not out.parent.is_dir():
         raise OutputError(f"{out}: there is no folder {out.parent}; make it first")
@@ -116,6 +118,12 @@ def _contexts(
     if batch not in (1, len(listed)):
         raise UsageError(f"--batch {batch} with {len(listed)} contexts; leave --batch away")
     return listed
+
+
+def within(name: str, value: int, least: int, most: int) -> None:
+    """UsageError for an option whose value lies outside `least` to `most`."""
+    if not least <= value <= most:
+        raise UsageError(f"--{name} {value}: expected a whole number from {least:,} to {most:,}")
 
 
 def require_torch() -> None:

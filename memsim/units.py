@@ -79,6 +79,11 @@ def parse_tokens(text: object) -> int:
     return tokens
 
 
+def is_whole(text: str) -> bool:
+    """Whether a text is a whole number of 0 or more: digits of ASCII alone, as in quantities."""
+    return re.fullmatch(r"[0-9]{1,30}", text) is not None
+
+
 def parse_count(text: object) -> int:
     """A whole number >= 1 without a unit; UsageError for anything else."""
     if isinstance(text, bool) or not isinstance(text, int) or not 1 <= text <= _LARGEST:

@@ -19,6 +19,7 @@ from workloads.decode import record_step
         ("128K\n\n  1M \n1.5K", [131_072, 1_048_576, 1536]),
         ("user, context ,x\na,10,1\nb,20,2\n", [10, 20]),
         ("context\n7\n", [7]),
+        ("\ufeff4K\r\n7\r\n", [4096, 7]),  # as spreadsheets save it
     ],
 )
 def test_a_number_a_line_or_a_column(tmp_path, text, expected):
@@ -94,6 +95,7 @@ def test_steps_go_on_from_every_context(tmp_path):
         ({"context": None, "contexts": [5, 6], "batch": 3}, "--batch 3 with 2 contexts; leave --batch away"),
         ({"context": None, "contexts": [0]}, "--context 0: expected a whole number from 1"),
         ({"context": None, "contexts": []}, "--batch 0: expected a whole number from 1"),
+        ({"context": 5, "batch": 10**20}, f"--batch {10**20}: expected a whole number from 1 to 4,096"),
         ({"context": 5, "parallel": "tp=8,up=2"}, "unknown word 'up'"),
     ],
 )

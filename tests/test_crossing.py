@@ -63,6 +63,29 @@ def test_that_they_never_swap_is_an_answer(replays, capsys):
     assert "Never from 1M to 16M: b on h200 is faster throughout (A / B 2.28 to 8.12)." in printed
 
 
+def test_that_they_are_equal_is_an_answer(replays, capsys):
+    words = ["crossover", "a", "a", "--machine", "h200", "--context", "1M,16M"]
+    assert cli.run(words) == 0
+    assert "Equal from 1M to 16M: neither is ever faster." in capsys.readouterr().out
+    assert cli.run([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["swaps"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--machine", "h200,nosuch"], "unknown machine 'nosuch'"),
+        (["--machine", "h200", "--context", "4K,8G"], "--context 8589934592: expected a whole number from 1"),
+        (["--machine", "h200", "--context", "4K", "--batch", f"1,{10**20}"], f"--batch {10**20}: expected"),
+        (["--machine", "h200", "--batch", "٣"], "--batch '٣': expected a whole number from 1 on"),
+    ],
+)
+def test_wrong_words_are_told_before_anything_runs(monkeypatch, capsys, words, message):
+    monkeypatch.setattr(crossing, "run", None)
+    assert cli.run(["crossover", "kimi-linear", "kimi-linear-all-mla", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_a_range_that_ends_too_soon_says_so(replays):
     (swap,) = crossover("a", "b", "h200", context=("320K", "352K")).swaps
     assert (swap.low, swap.high) == (None, None)

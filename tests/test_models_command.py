@@ -119,3 +119,6 @@ def test_show_refuses_gpus_that_cannot_share_it(capsys):
     assert cli.run(["models", "show", "deepseek-v3.2", "--parallel", "tp=3"]) == 2
     assert "128 query heads cannot be cut by tp=3" in capsys.readouterr().err
     assert cli.run(["models", "show", "deepseek-v3.2", "--batch", "0"]) == 2
+    capsys.readouterr()
+    assert cli.run(["models", "show", "deepseek-v3.2", "--batch", str(10**20)]) == 2
+    assert f"--batch {10**20}: expected a whole number from 1 to 4,096" in capsys.readouterr().err

@@ -133,6 +133,14 @@ def test_a_bound_on_the_time_is_met_as_closely_as_a_batch_can(monkeypatch, slo_p
     assert len(calls) <= 12
 
 
+def test_a_bound_on_the_time_is_asked_of_as_many_sequences_as_groups(monkeypatch):
+    calls = []
+    monkeypatch.setattr(projection_batch, "time_ps", lambda cell, ask, n: calls.append(n) or 100 * n)
+    cell = Cell("kimi-linear", "8xh200", 4096, MAX)
+    assert within(cell, replace(ATTENTION, parallel="tp=2,dp=4"), 64, 1000) == 10
+    assert min(calls) == 4
+
+
 def test_a_point_survives_a_way_through_json():
     (point,) = asked("kimi-linear")
     assert from_document(json.loads(json.dumps(point.document()))) == point
@@ -161,6 +169,18 @@ def test_a_line_that_was_cut_off_costs_its_point_alone(tmp_path):
     lines = (tmp_path / "points.jsonl").read_text()
     (tmp_path / "points.jsonl").write_text(lines[:-20])
     assert len(list(projection_run._lines(tmp_path / "points.jsonl"))) == 1
+    asked("kimi-linear", context=["1K", "4K"], out=tmp_path)  # its successor is a line of its own
+    assert len(list(projection_run._lines(tmp_path / "points.jsonl"))) == 2
+
+
+@pytest.mark.parametrize("change", [("tpot_ps", '"x"'), ("tpot_ps", "1"), ("families", "[[1]]")])
+def test_a_line_that_was_changed_is_no_point(tmp_path, change):
+    first = asked("kimi-linear", out=tmp_path)
+    entry = json.loads((tmp_path / "points.jsonl").read_text())
+    entry["point"][change[0]] = json.loads(change[1])
+    strange = ["[]", "null", '"x"', '{"key": 1, "point": []}', '{"key": 1, "digest": 2, "point": null}']
+    (tmp_path / "points.jsonl").write_text("\n".join([json.dumps(entry), *strange]))
+    assert asked("kimi-linear", out=tmp_path) == first
 
 
 def test_processes_give_what_one_does(tmp_path, monkeypatch):
@@ -176,6 +196,11 @@ def test_processes_give_what_one_does(tmp_path, monkeypatch):
         (["kimi-linear", "--machine", "h201"], "unknown machine 'h201'"),
         (["kimi-linear", "--batch", "0"], "--batch 0: expected a whole number from 1 on"),
         (["kimi-linear", "--batch", "all"], "--batch 'all': expected a whole number"),
+        (["kimi-linear", "--batch", "٣"], "--batch '٣': expected a whole number"),
+        (["kimi-linear", "--batch", "4097"], "--batch 4097: expected a whole number from 1 to 4,096"),
+        (["kimi-linear", "--batch", f"1,{10**20}"], f"--batch {10**20}: expected a whole number from 1 to"),
+        (["kimi-linear", "--context", "4K,8G"], "--context 8589934592: expected a whole number from 1 to"),
+        (["kimi-linear", "--slo", "tpot=20ms"], "--slo: expected a batch that it can bound; add --batch max"),
         (["kimi-linear", "--context", "1M,"], "'1M,': an empty word"),
         (["kimi-linear", "--slo", "20ms"], "--slo '20ms': expected tpot=TIME"),
     ],

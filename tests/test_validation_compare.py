@@ -86,7 +86,18 @@ def test_the_command_prints_json_and_takes_the_part(tmp_path: Path, projected: l
     [
         ("kimi-linear,h200,,12Q,1,1", "row 1: context: '12Q'"),
         ("kimi-linear,h200,,1M,0,1", "row 1: batch is '0'; expected a whole number of 1 at least"),
+        ("kimi-linear,h200,,1M,٣,1", "row 1: batch is '٣'"),
+        ("kimi-linear,h200,tp=8,1M,1,1", "row 1: the trace is of one of 8 GPUs that work together"),
+        (
+            "kimi-linear,8xh200,dp=8,1M,1,1",
+            "row 1: --parallel tp=1,ep=1,dp=8,dcp=1: 1 sequences for 8 groups",
+        ),
+        ("kimi-linear,8xh200,tp=3,1M,1,1", "row 1: --parallel tp=3,ep=1,dp=1,dcp=1 with 'kimi-linear'"),
+        ("kimi-linear,h200,,1M,5000,1", "row 1: --batch 5000: expected a whole number from 1 to 4,096"),
         ("kimi-linear,h200,,1M,1,fast", "row 1: tpot_ms is 'fast'; expected milliseconds above 0"),
+        ("kimi-linear,h200,,1M,1,1e300", "row 1: tpot_ms is '1e300'; expected milliseconds above 0"),
+        ("kimi-linear,h200,,1M,1,1e-300", "row 1: tpot_ms is '1e-300'"),
+        ("kimi-linear,h200,,1M,1,nan", "row 1: tpot_ms is 'nan'"),
         ("kimi-linear,h200,,1M,1,-3", "row 1: tpot_ms is '-3'"),
         ("kimi-linear,h200,pp=8,1M,1,1", "row 1: --parallel pp=8"),
         ("kimi-lineal,h200,,1M,1,1", "row 1: unknown model 'kimi-lineal'"),

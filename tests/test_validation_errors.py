@@ -159,6 +159,15 @@ def test_an_option_of_the_table_before_another_command_is_refused(capsys: pytest
     assert "is an option of the error table; write it behind 'tables' if it takes it" in err
 
 
+def test_a_bad_output_is_refused_before_anything_is_predicted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(errors, "table", None)
+    assert cli.run(["validate", "-o", str(tmp_path / "file")]) == 2
+    assert "is a file; give the name of a folder" in capsys.readouterr().err
+
+
 def test_bounds_are_shares_of_families_that_have_recipes() -> None:
     known = {path.stem for path in (figures_rows.Path(errors.__file__).parent / "measured").rglob("*.csv")}
     known |= set(predict.recipes())  # of public tables, too

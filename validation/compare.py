@@ -17,7 +17,7 @@ from memsim.errors import UsageError, shown
 from memsim.projection_cell import check, grid
 from memsim.projection_point import Ask, Cell, Point
 from memsim.projection_run import run
-from memsim.units import format_time, format_tokens, parse_tokens
+from memsim.units import format_time, format_tokens, is_whole, parse_tokens
 from validation import show
 from workloads.parallel import parse_parallel
 
@@ -62,7 +62,7 @@ class Asked:
 def read(path: Path) -> list[Asked]:
     """The rows of a file; UsageError, one line, for a file or a row that is none."""
     try:
-        with path.open(encoding="utf-8", newline="") as lines:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
@@ -85,14 +85,16 @@ def _asked(where: str, row: dict[str, Any]) -> Asked:
     except UsageError as error:
         raise UsageError(f"{where}: context: {error}") from None
     batch, tpot_ms = words["batch"], words["tpot_ms"]
-    if not batch.isdecimal() or int(batch) < 1:
+    if not is_whole(batch) or int(batch) < 1:
         raise UsageError(f"{where}: batch is {shown(batch)}; expected a whole number of 1 at least")
     try:
         ms = float(tpot_ms)
     except ValueError:
         ms = math.nan
-    if not 0 < ms < math.inf:
-        raise UsageError(f"{where}: tpot_ms is {shown(tpot_ms)}; expected milliseconds above 0")
+    if not 1 <= ms * PS < 2**63:
+        raise UsageError(
+            f"{where}: tpot_ms is {shown(tpot_ms)}; expected milliseconds above 0 (and below 10^9)"
+        )
     names = (words[name] for name in ("model", "machine", "parallel"))
     return Asked(*names, context_tokens, int(batch), round(ms * PS))
 

@@ -16,7 +16,7 @@ def contexts_of(path: Path) -> list[int]:
     UsageError for a file that cannot be read, and for a line that holds no number, by its place.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--contexts {path}: cannot be read: {error}") from None
     rows = [(number, line.split(",")) for number, line in enumerate(lines, 1) if line.strip()]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memsim.errors import UsageError
+from memsim.recording import MOST_BATCH, MOST_TOKENS, within
 from workloads import step as whole_step
 from workloads.gqa import tile_of
 from workloads.models import get_model
@@ -20,7 +21,7 @@ from workloads.run import Run
 from workloads.selected import Selected
 from workloads.shapes import GqaShape, MlaShape, Shape, SwaShape
 
-MOST_TOKENS, MOST_BATCH, MOST_STEPS, MOST_UNITS = 2**27, 4096, 10_000, 65_536
+MOST_STEPS, MOST_UNITS = 10_000, 65_536
 MOST_DRAFT = 64
 DRAFTED = ("kda", "gdn", "mla", "gqa", "swa")
 DEVICES = ("cpu", "cuda", "meta")
@@ -183,11 +184,7 @@ def _check_parallel(parallel: Parallel, batch: int, device: str) -> None:
             f"--parallel {parallel.words} with --device {device}: what the other GPUs hold is not there; "
             "use --device meta"
         )
-    if batch < parallel.dp:
-        raise UsageError(
-            f"--parallel {parallel.words}: {batch} sequences for {parallel.dp} groups of GPUs; expected as "
-            "many as groups at least (--batch)"
-        )
+    parallel.check_batch(batch)
 
 
 def _selected(
@@ -209,12 +206,6 @@ def _selected(
         )
     spec = selection or (META_SELECTION if device == "meta" else REAL)
     return None if spec == REAL else Selected(model, spec, seed)
-
-
-def within(name: str, value: int, least: int, most: int) -> None:
-    """UsageError for a number out of range."""
-    if not least <= value <= most:
-        raise UsageError(f"--{name} {value}: expected a whole number from {least:,} to {most:,}")
 
 
 def known(name: str, word: str, words: Sequence[str]) -> None:

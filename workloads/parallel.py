@@ -70,6 +70,14 @@ class Parallel:
         """Of a batch, those of the group that has the most: contexts are dealt in turns."""
         return list(contexts[:: self.dp])
 
+    def check_batch(self, batch: int) -> None:
+        """UsageError for a batch that leaves a group without a sequence."""
+        if batch < self.dp:
+            raise UsageError(
+                f"--parallel {self.words}: {batch} sequences for {self.dp} groups of GPUs; expected as "
+                "many as groups at least (--batch)"
+            )
+
     def rows(self, tokens: int) -> int:
         """Of a sequence's positions, those of the GPU that has the most: they are dealt in turns."""
         return -(-tokens // self.dcp)
