@@ -117,13 +117,17 @@ def test_reduce_scatter_adds_the_rows_that_are_this_gpus():
     assert issued(sink)["activation", True] == 30 * ROW
 
 
-def test_all_to_all_brings_what_the_others_have_for_this_gpu():
-    recorder, sink = recorder_of()
-    mine, peers = filled(recorder, 8, 30, mine_rows=120)
-    collective.all_to_all(recorder, 2, peers, mine, 10, 17, "dispatch")
-    assert torch.equal(mine.data[10:27], peers.handle.data[:17])
-    collective.all_to_all(recorder, 2, peers, mine, 0, 0, "combine")
-    assert [kernel.name for kernel in sink.kernels] == ["layer2.dispatch"]
+def test_rows_can_be_gathered_from_and_added_up_to_another_region():
+    recorder, _ = recorder_of()
+    mine, peers = filled(recorder, 4, 30, mine_rows=30)
+    whole = recorder.region("all", "activation", -1, 120, ROW, "bf16")
+    whole.zero()
+    collective.all_gather(recorder, 0, peers, whole, 30, 30, "dispatch-", (mine, 0))
+    assert torch.equal(whole.data, torch.cat([mine.data, peers.handle.data]))
+    before = mine.data.clone()
+    collective.reduce_scatter(recorder, 0, peers, whole, 0, 30, "combine-", (mine, 0))
+    expected = before.float() + peers.handle.data.float().reshape(3, 30, -1).sum(0)
+    assert torch.equal(mine.data, expected.bfloat16())
 
 
 def test_a_result_depends_on_every_row_that_is_read():

@@ -111,6 +111,24 @@ def test_experts_that_are_dealt_are_read_whole_and_those_that_are_cut_all(tmp_pa
     assert read["tp=1"] / 8 < read["tp=8,ep=8"] < read["tp=1"] / 2
 
 
+@pytest.mark.parametrize("words", ["tp=1,dp=8,ep=8", "tp=2,dp=4,ep=8", "tp=2,dp=4"])
+def test_experts_work_on_the_tokens_of_all_groups(tmp_path, words):
+    parallel, batch = parse_parallel(words), 16
+    path, _ = traced(tmp_path, "kimi-linear", words, 500, part="step", batch=batch)
+    mine, row = batch // parallel.dp, 2304 * 2
+    read = bytes_read(path)
+    others = 26 * (parallel.dp - 1) * mine * row
+    assert read["all-gather", "exchange.tokens"] == read["reduce-scatter", "exchange.made"] == others
+    sums = "all-reduce", "exchange.x"
+    assert read[sums] == (2 * 27 + 1) * (parallel.tp - 1) * mine * row
+    found = {kernel.name for kernel, _ in open_trace(path).kernels() if kernel.layer == 1}
+    assert {"layer1.dispatch-all-gather", "layer1.combine-reduce-scatter"} <= found
+    queries = [region for region in open_trace(path).regions if region.name == "layer3.q"]
+    assert queries[0].rows == mine * 32 // parallel.tp
+    result = memsim.replay(path, "8xh200", bound=False)
+    assert (result.gpus, result.batch) == (8, batch)
+
+
 @pytest.mark.parametrize("engine", ["fast", "reference"])
 def test_both_engines_replay_it_on_eight_gpus_alone(tmp_path, engine):
     path, _ = traced(tmp_path, "kimi-linear", "tp=8,ep=8,dcp=8", 300, part="attention")
@@ -137,7 +155,6 @@ def test_a_rate_a_gpu_is_that_of_one_of_them(tmp_path):
     [
         ("tp=8", {"device": "cpu"}, "what the other GPUs hold is not there; use --device meta"),
         ("dp=4", {"batch": 3}, "3 sequences for 4 groups of GPUs; expected as many as groups at least"),
-        ("tp=2,dp=2,ep=4", {"batch": 4, "part": "step"}, "use dp=1, or --part attention"),
     ],
 )
 def test_what_is_not_recorded_is_refused(tmp_path, words, options, message):

@@ -101,6 +101,8 @@ def _of_parallel(job: Job) -> Iterator[Fact]:
     """What rests on how GPUs share a model."""
     if job.parallel != ALONE:
         yield from exchanges.FACTS + collective.FACTS
+    if job.parallel.dp > 1 and job.part == "step":
+        yield from exchanges.DP_FACTS
     if job.parallel.dcp > 1:
         yield from exchanges.DCP_FACTS
 
