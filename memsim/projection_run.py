@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +91,7 @@ def point_of(cell: Cell, ask: Ask) -> Point:
         except DoesNotFit as error:
             return refused(cell, ask, batch, str(error), notes)
         inputs = found.trace.meta.get("inputs", [])
-        changed = [text.partition("=")[0] for text in ask.overrides]
-        trusted = interval.of(found, varied.with_kernels(inputs), changed)
+        trusted = interval.of(found, varied.with_kernels(inputs))
     return priced(cell, ask, found.result, trusted, notes)
 
 
@@ -113,6 +112,7 @@ def _in_turn(tasks: Iterable[Task], ask: Ask, done: Done) -> None:
 
 
 def _in_processes(tasks: Sequence[Task], ask: Ask, workers: int, done: Done) -> None:
+    before = set(active_children())
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin) as pool:
         waiting = {pool.submit(points_of, task, ask): task for task in tasks}
         try:
@@ -120,6 +120,8 @@ def _in_processes(tasks: Sequence[Task], ask: Ask, workers: int, done: Done) -> 
                 for cell, point in zip(waiting[future], future.result(), strict=True):
                     done(cell, point)
         except BaseException:
+            for child in set(active_children()) - before:
+                child.terminate()  # what it had begun is lost, nothing that was finished
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 

@@ -11,7 +11,9 @@ from validation import errors, predict
 
 MICRO = ("chase", "gather", "host", "launch", "loaded", "peer", "stream")
 BOUNDED = tuple(tomllib.loads(errors.BOUNDS.read_text(encoding="utf-8"))["mape"])
-KERNELS = tuple(name for name in BOUNDED if name.split(".")[0] in predict.BY_TORCH)
+BY_TORCH = tuple(name for name in BOUNDED if name.split(".")[0] in predict.BY_TORCH)
+STACKS = tuple(name for name in BY_TORCH if name.startswith(("stack.", "step.")))
+KERNELS = tuple(name for name in BY_TORCH if name not in STACKS)
 
 Table = dict[str, errors.Family]
 
@@ -31,6 +33,12 @@ def micro() -> Table:
 def kernels() -> Table:
     pytest.importorskip("torch")
     return table(KERNELS)
+
+
+@pytest.fixture(scope="module")
+def stacks() -> Table:
+    pytest.importorskip("torch")
+    return table(STACKS)
 
 
 def missed(found: Table) -> dict[str, float]:
@@ -61,6 +69,11 @@ def test_bounds_of_kernels_are_not_looser_than_what_is_achieved(kernels: Table) 
     assert much_better(kernels) == {}
 
 
+@pytest.mark.slow
+def test_every_stack_keeps_its_bound_and_no_looser_one(stacks: Table) -> None:
+    assert (missed(stacks), much_better(stacks)) == ({}, {})
+
+
 def test_every_bound_is_held_against_its_points() -> None:
-    """A bound of a family that neither test replays would assert nothing."""
-    assert [name for name in BOUNDED if name not in KERNELS and name.split(".")[0] not in MICRO] == []
+    """A bound of a family that no test replays would assert nothing."""
+    assert [name for name in BOUNDED if name not in BY_TORCH and name.split(".")[0] not in MICRO] == []

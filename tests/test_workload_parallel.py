@@ -7,11 +7,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 import memsim
 from memsim.errors import UsageError
 from memsim.trace_read import open_trace, unique_bytes
 from workloads.decode import record_step
+from workloads.exchanges import weighted
 from workloads.experts import held
 from workloads.parallel import parse_parallel
 
@@ -82,6 +84,23 @@ def test_a_selection_among_all_positions_is_read_where_it_lies(tmp_path):
     share = eight[rows] / (61 * 656)  # of the GPU that has most of 2,048 rows dealt to eight
     assert 2048 / 8 < share < 2048 / 8 * 1.25
     assert eight["all-gather", "exchange.candidates"] == 61 * 7 * 2048 * 8
+    assert eight["dsa-topk", "dcp-candidates"] == 61 * 8 * 2048 * 8
+    assert eight["dcp-weight", "dcp-lse"] == 61 * 8 * 128 * 4
+    assert eight["reduce-scatter", "exchange.results"] == 61 * 7 * 16 * 512 * 2
+
+
+def test_results_over_a_part_of_the_positions_each_add_up_to_attention():
+    generator = torch.Generator().manual_seed(0)
+    heads, gpus = 6, 4
+    q, rows = (torch.randn(n, 64, generator=generator) for n in (heads, 203))
+    parts = [rows[gpu::gpus] for gpu in range(gpus)]
+    sums = [(q @ part.T).logsumexp(-1) for part in parts]
+    found = torch.zeros(heads, 64)
+    for gpu, part in enumerate(parts):
+        mine = (q @ part.T).softmax(-1) @ part
+        others = [lse for at, lse in enumerate(sums) if at != gpu]
+        found += weighted(mine, torch.stack([sums[gpu], *others])[:, :, None])
+    assert torch.allclose(found, (q @ rows.T).softmax(-1) @ rows, atol=1e-5)
 
 
 def test_rows_of_the_busiest_gpu():
