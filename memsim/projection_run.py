@@ -25,11 +25,11 @@ from memsim.jit import is_compiled
 from memsim.output import check_writable
 from memsim.progress import Progress
 from memsim.projection_batch import largest
-from memsim.projection_cell import machine_of, units_of
+from memsim.projection_cell import machine_of, trace_of, units_of
 from memsim.projection_point import Ask, Cell, Point, about, from_document, priced, refused
 from memsim.route import build_system
 from memsim.simulate import replayed
-from memsim.trace_cache import kept, key_of
+from memsim.trace_cache import key_of
 from memsim.units import format_tokens
 
 POINTS = "points.jsonl"
@@ -84,8 +84,7 @@ def point_of(cell: Cell, ask: Ask) -> Point:
             return refused(cell, ask, 1, why, notes)
         notes.append(why)
     profile, varied = machine_of(cell.machine, ask.overrides)
-    options = ask.recording(cell.model, batch, units_of(cell, ask))
-    with kept(cell.model, cell.context_tokens, options) as trace:
+    with trace_of(cell, ask, batch) as trace:
         try:
             found = replayed(trace, profile, **ask.replaying())
         except DoesNotFit as error:
