@@ -16,10 +16,10 @@ from memsim.fast import localize, replay_segment
 from memsim.fast_pack import pack_hardware
 from memsim.fast_state import END_PS, READY_PS
 from memsim.options import ReplayOptions
-from memsim.program import Plan, build_program, home_of
+from memsim.program import Plan, Planned, build_program, home_of
 from memsim.resources import SERIAL, TENFOLD, Case, Resource, idle, resources
 from memsim.rules import ROW_BYTES, Memory
-from memsim.segments import Segment, split
+from memsim.segments import LONG_BYTES, Segment, shortened, split
 from memsim.system import System
 from memsim.trace import Accesses, Kernel, Trace
 
@@ -69,17 +69,23 @@ def segments_again(
     options: ReplayOptions,
     wanted: Mapping[str, int],
     plan: Plan | None = None,
+    whole: bool = True,
 ) -> Iterator[Again]:
     """The segments of a trace that hold certain kernels.
 
     wanted  family -> id of its kernel;  plan  see build_program
+    whole   false: long scans are cut short (`segments.shortened`), where only ratios of times count
     """
     family_of = {kernel: family for family, kernel in wanted.items()}
     found = 0
     for segment in split(trace.kernels(), home=lambda kernel: home_of(kernel, options.run_on)):
         places = {family_of[k.id]: i for i, (k, _) in enumerate(segment.launches) if k.id in family_of}
         if places:
-            yield _again(segment, places, system, memory, options, plan)
+            if not whole:
+                segment, plan_of = _short(segment, memory, options, plan)
+                yield _again(segment, places, system, memory, options, plan_of)
+            else:
+                yield _again(segment, places, system, memory, options, plan)
         elif plan is not None:  # what these kernels leave behind
             for kernel, accesses in segment.launches:
                 plan.shares(kernel, accesses, home_of(kernel, options.run_on))
@@ -117,6 +123,18 @@ def _again(
     )
 
 
+def _short(
+    segment: Segment, memory: Memory, options: ReplayOptions, plan: Plan | None
+) -> tuple[Segment, Plan | None]:
+    """The segment with long scans cut short, and the shares that the plan has for the whole ones."""
+    short = shortened(segment, memory.regions[:, ROW_BYTES], LONG_BYTES)
+    if plan is None or short is segment:
+        return short, plan
+    homes = [home_of(kernel, options.run_on) for kernel, _ in segment.launches]
+    found = {k.id: plan.shares(k, a, home) for (k, a), home in zip(segment.launches, homes, strict=True)}
+    return short, Planned(found)
+
+
 def find_bounds(
     trace: Trace,
     system: System,
@@ -127,7 +145,7 @@ def find_bounds(
 ) -> dict[str, Bound]:
     """Bound of each family. longest: family -> id of its longest kernel; plan: see build_program."""
     bounds: dict[str, Bound] = {}
-    for again in segments_again(trace, system, memory, options, longest, plan):
+    for again in segments_again(trace, system, memory, options, longest, plan, whole=False):
         bounds |= _bounds_of_segment(again)
     return bounds
 

@@ -31,9 +31,7 @@ class CachePlan:
     def __init__(self, system: System, memory: Memory, quantum_bytes: int) -> None:
         cache = system.cache
         near = {tier for tier, hops in enumerate(system.routes[0]) if not hops}
-        self._cached = TouchedRanges(
-            view_of(memory, near), cache.capacity_bytes, cache.copies, cache.ways
-        )
+        self._cached = TouchedRanges(view_of(memory, near), cache.capacity_bytes, cache.copies, cache.ways)
         self._translation = TranslationPlan(system, memory, quantum_bytes)
         self._units = [initiator.units for initiator in system.initiators]
 

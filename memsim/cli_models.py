@@ -34,6 +34,16 @@ IndexDtype = Annotated[
     str | None,
     typer.Option(metavar="bf16|fp8|fp4", help="Format of an indexer's keys. Default: the model's."),
 ]
+WeightsDtype = Annotated[
+    str | None, typer.Option(metavar="bf16|fp8", help="Format of the weights. Default: the model's.")
+]
+Parallel = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WORDS",
+        help="GPUs that share the model: tp=8,ep=8,dp=1,dcp=8; what is left out is 1. Default: one GPU.",
+    ),
+]
 
 
 @app.command("list")
@@ -61,25 +71,31 @@ def show_model(
             metavar="TOKENS", help="Tokens in the cache, once or more. Default: 128K, 1M and 10M (binary)."
         ),
     ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences that are decoded together.")] = 1,
+    parallel: Parallel = None,
     replace: Replace = None,
     ratio: Ratio = None,
     kv_dtype: KvDtype = None,
     index_dtype: IndexDtype = None,
+    weights_dtype: WeightsDtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a model as a datasheet.
 
-    Its layers, what its caches hold and a token reads, its parameters, then every number with its source.
+    Its layers, what its caches hold and a token reads, what one GPU holds of a batch, its parameters, then
+    every number with its source.
     """
     from memsim import report, report_json, report_models
     from memsim.units import parse_tokens
     from workloads.models import get_model
     from workloads.models.document import MODEL_CONTEXTS, document
     from workloads.models.load import changes_of
+    from workloads.parallel import ALONE, parse_parallel
 
-    changes = changes_of(replace or (), ratio, kv_dtype, index_dtype)
+    changes = changes_of(replace or (), ratio, kv_dtype, index_dtype, weights_dtype)
     contexts = [parse_tokens(tokens) for tokens in context or ()] or MODEL_CONTEXTS
-    found: dict[str, Any] = document(get_model(model, changes), contexts)
+    shared = ALONE if parallel is None else parse_parallel(parallel)
+    found: dict[str, Any] = document(get_model(model, changes), contexts, batch, shared)
     if as_json:
         print(report_json.dumps(found), end="")
     else:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from memsim.cli_models import IndexDtype, KvDtype, Ratio, Replace
+from memsim.cli_models import IndexDtype, KvDtype, Parallel, Ratio, Replace
 from memsim.cli_options import AsJson, Overrides, Place, RunOn
 from memsim.errors import DoesNotFit
 from memsim.output import named
@@ -69,6 +69,7 @@ def project(
     index_dtype: IndexDtype = None,
     weights_dtype: WeightsDtype = None,
     routing: Routing = None,
+    parallel: Parallel = None,
     workers: Workers = None,
     as_json: AsJson = False,
     output: Annotated[
@@ -104,6 +105,7 @@ def project(
         index_dtype=index_dtype,
         weights_dtype=weights_dtype,
         routing=routing,
+        parallel=parallel,
         slo_ps=_slo_ps(slo),
     )
     cells = grid(

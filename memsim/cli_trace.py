@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from memsim.cli_models import IndexDtype, KvDtype, Model, Ratio, Replace
+from memsim.cli_models import IndexDtype, KvDtype, Model, Parallel, Ratio, Replace, WeightsDtype
 from memsim.output import named
 
 app = typer.Typer(help="Traces: record a model's attention kernels, look into a trace, check it.")
@@ -19,13 +19,22 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 @app.command()
 def record(
     model: Model,
-    context: Annotated[
-        str, typer.Option(metavar="TOKENS", help="Tokens in the cache: 128K, 1.5K, 1M, 131072 (1K = 1,024).")
-    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", parser=named, metavar="FILE", help="The trace to write.")
     ],
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="TOKENS", help="Tokens in the cache: 128K, 1.5K, 1M, 131072 (1K = 1,024)."),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Sequences that are decoded together.")] = 1,
+    contexts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Sequences of other lengths: a number of tokens a line, or a column 'context' of a CSV.",
+        ),
+    ] = None,
+    parallel: Parallel = None,
     steps: Annotated[int, typer.Option(help="Decode steps, one after another.")] = 1,
     device: Annotated[
         Literal["meta", "cpu", "cuda"],
@@ -49,9 +58,7 @@ def record(
     ratio: Ratio = None,
     kv_dtype: KvDtype = None,
     index_dtype: IndexDtype = None,
-    weights_dtype: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="bf16 or fp8. Default: the model's own.")
-    ] = None,
+    weights_dtype: WeightsDtype = None,
     part: Annotated[
         Literal["attention", "step"],
         typer.Option(
@@ -66,6 +73,12 @@ def record(
             "scores) or a recorded file. Default: real; on meta uniform.",
         ),
     ] = None,
+    draft: Annotated[
+        int, typer.Option(metavar="N", help="New tokens that a step computes of each sequence.")
+    ] = 1,
+    accepted: Annotated[
+        int | None, typer.Option(metavar="N", help="Of them, tokens that a step keeps. Default: all.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the kernels of one decode step of MODEL and write their trace."""
@@ -78,6 +91,8 @@ def record(
             context,
             output,
             batch=batch,
+            contexts=contexts,
+            parallel=parallel,
             steps=steps,
             device=device,
             selection=selection,
@@ -91,6 +106,8 @@ def record(
             weights_dtype=weights_dtype,
             part=part,
             routing=routing,
+            draft=draft,
+            accepted=accepted,
             progress=advance,
         )
     if as_json:

@@ -1,7 +1,7 @@
-"""`memsim validate`: the error table; measure real machines, look at what was measured, and compare.
+"""`memsim validate ...`: measure real machines, calibrate, draw and look; the error table is in `cli_errors`.
 
-The measuring code and the measurements live in `validation`; they are fetched inside the commands. Measuring
-on a GPU needs torch, figures need matplotlib: what is missing ends in exit code 6.
+Measuring code and measurements live in `validation`; they are fetched inside the commands. Measuring on a GPU
+needs torch, figures need matplotlib: what is missing ends in exit code 6.
 """
 
 from __future__ import annotations
@@ -11,74 +11,22 @@ from typing import Annotated, Literal
 
 import typer
 
+from memsim import cli_errors
+from memsim.cli_errors import AsJson, Machine
 from memsim.output import named
 
 app = typer.Typer()
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Measured = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR", help="One machine's measurements, or a folder of machines. Default: the shipped ones."
     ),
 ]
-Machine = Annotated[
-    str, typer.Option(metavar="NAME|DIR", help="Measurements that come with memsim, or a folder of yours.")
-]
 
 
-@app.callback(invoke_without_command=True)
-def errors(
-    context: typer.Context,
-    split: Annotated[
-        Literal["held_out", "calibrate", "all"],
-        typer.Option(help="Points: those that no constant has seen, those that may calibrate, or all."),
-    ] = "held_out",
-    family: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FAMILY", help="Only this family, or all that begin so. Repeatable."),
-    ] = None,
-    points: Annotated[bool, typer.Option("--points", help="List every point.")] = False,
-    machine: Machine = "nvidia-h200",
-    as_json: AsJson = False,
-) -> None:
-    """How far predictions are from measurements, a row per family; exit code 3 if one misses its bound.
-
-    The commands below make measurements on your machine, draw them, compare them with public ones.
-    """
-    if context.invoked_subcommand is not None:
-        _refuse_options(context)
-        return
-    import os
-
-    from memsim import progress
-    from memsim.errors import CheckFailed
-    from validation import errors as predicted
-    from validation import errors_show
-
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with progress.shown("predicting") as advance:
-        found = predicted.table(machine, split, family or (), advance, workers)
-    if as_json:
-        from memsim import report_json
-
-        print(report_json.dumps(errors_show.document(found, machine, split, points)), end="")
-    else:
-        print(errors_show.text(found, points), end="")
-    missed = [each for each in found if each.missed] if split == "held_out" else []
-    if missed:
-        names = ", ".join(f"{each.name} ({each.mape:.1%}, at most {each.bound:.1%})" for each in missed)
-        raise CheckFailed(f"mean error above what is asserted: {names}")
-
-
-def _refuse_options(context: typer.Context) -> None:
-    """BadParameter where an option of the error table stands before another command."""
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = {"as_json": "json"}.get(name, name)
-            remedy = f"write it behind '{context.invoked_subcommand}' if it takes it"
-            raise typer.BadParameter(f"is an option of the error table; {remedy}", param_hint=f"'--{option}'")
+app.callback(invoke_without_command=True)(cli_errors.errors)
+app.command()(cli_errors.compare)
 
 
 @app.command()

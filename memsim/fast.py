@@ -17,7 +17,18 @@ from memsim.errors import MemsimError
 from memsim.fast_lone import tier_of_lone
 from memsim.fast_pack import pack_hardware, pack_work
 from memsim.fast_state import (  # fmt: skip
-    DIGEST, END_PS, ISSUED, MOVED, NONE, QUANTUM_BYTES, READY_PS, REQUESTS, START_PS, Counts, Hardware, Work,
+    DIGEST,
+    END_PS,
+    ISSUED,
+    MOVED,
+    NONE,
+    QUANTUM_BYTES,
+    READY_PS,
+    REQUESTS,
+    START_PS,
+    Counts,
+    Hardware,
+    Work,
     fresh_state,
 )
 from memsim.jit import is_compiled, mark_compiled
@@ -27,7 +38,17 @@ from memsim.progress import Progress
 from memsim.program import UNIT_SHARES, Plan, Program, build_program, home_of
 from memsim.result import LATENCY_BUCKETS, Outcome, empty_outcome
 from memsim.rules import (  # fmt: skip
-    GATHER_AT, MOST_WAITED_PS, PIECE_AT, REGION, ROW_BYTES, ROWS, SHARE_AT, STRIDE, TIER, TILE_ROWS, Memory,
+    GATHER_AT,
+    MOST_WAITED_PS,
+    PIECE_AT,
+    REGION,
+    ROW_BYTES,
+    ROWS,
+    SHARE_AT,
+    STRIDE,
+    TIER,
+    TILE_ROWS,
+    Memory,
 )
 from memsim.segments import split
 from memsim.system import System

@@ -30,6 +30,17 @@ class Plan(Protocol):
         level of translation, and the second."""
 
 
+class Planned:
+    """A plan whose shares were found before. found: by kernel's id."""
+
+    def __init__(self, found: Mapping[int, Int64s]) -> None:
+        self._found = found
+
+    def shares(self, kernel: Kernel, accesses: Accesses, home: int) -> Int64s:
+        """What was found for the kernel; of its accesses only the number counts."""
+        return self._found[kernel.id]
+
+
 class Program(NamedTuple):
     """Kernels and their blocks; int64[kernels] unless said.
 

@@ -7,6 +7,8 @@ between a batch that meets it and one that does not.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from memsim.errors import DoesNotFit, UsageError
 from memsim.placement import parse_rules, place_regions
 from memsim.projection_cell import machine_of, time_ps, units_of
@@ -24,14 +26,14 @@ def largest(cell: Cell, ask: Ask) -> tuple[int, str]:
     if lacks:
         return 0, lacks
     most = _most(cell, ask)
-    words = f"{most:,} sequences are the most that fit" if most < MOST_BATCH else f"{most:,} sequences fit"
+    words = f"the largest batch that fits is {most:,}" if most < MOST_BATCH else f"a batch of {most:,} fits"
     if ask.slo_ps is None:
         return most, words
     found = within(cell, ask, most, ask.slo_ps)
     bound = format_time(ask.slo_ps)
     if not found:
         return 0, f"a token of one sequence takes more than {bound}; expected at most that; give it more time"
-    return found, f"{words}, {found:,} the most with {bound} a token" if found < most else words
+    return found, f"{words}, with {bound} a token {found:,}" if found < most else words
 
 
 def shortfall(cell: Cell, ask: Ask, batch: int) -> str:
@@ -53,19 +55,20 @@ def shortfall(cell: Cell, ask: Ask, batch: int) -> str:
 def _regions(cell: Cell, ask: Ask, batch: int) -> list[Region]:
     """What one GPU holds, as one region of each kind, in rows of a byte."""
     from workloads.models import footprint
+    from workloads.parallel import ALONE, parse_parallel
 
     held = footprint.of_model(
         about(cell.model, ask),
         [cell.context_tokens] * batch,
+        ALONE if ask.parallel is None else parse_parallel(ask.parallel),
         part=ask.part,
         units=units_of(cell, ask),
         staged=ask.stage is not None,
     )
-    sizes = [(kind, int(getattr(held, kind))) for kind in REGION_KINDS]
+    sizes = {kind: nbytes for kind, nbytes in asdict(held).items() if nbytes}
     return [
         Region(number, f"all {kind}", kind, -1, "", nbytes, 1)
-        for number, (kind, nbytes) in enumerate(sizes)
-        if nbytes
+        for number, (kind, nbytes) in enumerate(sizes.items())
     ]
 
 

@@ -43,6 +43,7 @@ class Ask:
     index_dtype: str | None = None
     weights_dtype: str | None = None
     routing: str | None = None
+    parallel: str | None = None
     slo_ps: int | None = None
 
     def recording(self, model: str, batch: int, units: int) -> dict[str, Any]:
@@ -57,6 +58,7 @@ class Ask:
             "index_dtype": self.index_dtype,
             "weights_dtype": self.weights_dtype,
             "part": self.part,
+            "parallel": self.parallel,
         }
         if self.part == "step":
             told["routing"] = self.routing

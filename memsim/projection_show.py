@@ -14,17 +14,18 @@ from memsim.interval import VALIDATED
 from memsim.projection_point import YEARS, Point
 from memsim.units import format_bytes, format_share, format_time, format_tokens
 
+LITTLE = 0.01  # of the memory in use: a tier that holds less is not shown
 TOLD = 4  # guessed numbers that are named, those that move a time most
 WORDS = {"step": "the whole step", "attention": "the attention of all layers, no weights"}
 
 
 def render(points: Sequence[Point]) -> RenderableType:
-    """All points: times by model and machine, then memory, energy and cost, then what they rest on."""
+    """All points by model and machine: times; memory, energy and cost; then what they rest on."""
     parts: list[RenderableType] = []
     for (model, machine), group in _grouped(points):
         parts += [Text(f"{model} on {machine}", style="bold"), _times(group), Text()]
-    if any(not point.refused for point in points):
-        parts += [_worth(points), Text()]
+        if any(not point.refused for point in group):
+            parts += [_worth(group), Text()]
     return Group(*parts, *map(Text, _notes(points)))
 
 
@@ -71,17 +72,20 @@ def _worth(points: Sequence[Point]) -> Table:
     """Memory that one GPU uses, energy and cost of a million tokens."""
     scenarios = list(dict.fromkeys(name for point in points for name in point.cost_usd))
     table = report.plain_table(
-        "a million tokens", "context", "batch", "memory", "energy", *(f"USD {name}" for name in scenarios),
-        left=(0, 3),
-    )  # fmt: skip
+        "context", "batch", "memory", "energy, 1M tokens", *(f"USD, {name}" for name in scenarios)
+    )
     for point in points:
         if point.refused:
             continue
         energy = "-" if point.energy_j is None else f"{point.energy_j / 1000:,.3g} kJ"
-        memory = ", ".join(f"{tier} {format_bytes(used)}" for tier, used in point.used_bytes.items())
+        memory = ", ".join(
+            f"{tier} {format_bytes(used)}"
+            for tier, used in point.used_bytes.items()
+            if used >= LITTLE * sum(point.used_bytes.values())
+        )
         prices = [f"{point.cost_usd[name]:.2g}" if name in point.cost_usd else "-" for name in scenarios]
         where = (format_tokens(point.context_tokens), f"{point.batch:,}")
-        table.add_row(f"{point.model}, {point.machine}", *where, memory, energy, *prices)
+        table.add_row(*where, memory, energy, *prices)
     return table
 
 
@@ -90,7 +94,10 @@ def _notes(points: Sequence[Point]) -> Iterator[str]:
     parts = dict.fromkeys(point.part for point in points)
     yield f"Timed: {'; '.join(WORDS[part] for part in parts)}."
     if any(point.cost_usd for point in points):
-        yield f"Cost: the price of the memory that is used, over {YEARS} years; energy: of moved bytes."
+        yield (
+            f"A million tokens cost the price of the memory that is used, spread over {YEARS} years, and the "
+            "energy of moved bytes; nothing else is counted."
+        )
     for words in dict.fromkeys(_refusals(points)):
         yield words
     yield (

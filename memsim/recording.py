@@ -23,10 +23,12 @@ DEFAULT_UNITS = 132  # of an H200; the split of the work into blocks depends on 
 
 def record(
     model: str,
-    context: str | int,
+    context: str | int | None,
     out: str | Path,
     *,
     batch: int = 1,
+    contexts: str | Path | Sequence[int] | None = None,
+    parallel: str | None = None,
     steps: int = 1,
     device: str = "meta",
     selection: str | None = None,
@@ -40,11 +42,15 @@ def record(
     weights_dtype: str | None = None,
     part: str = "attention",
     routing: str | None = None,
+    draft: int = 1,
+    accepted: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Record one decode step (or `steps` of them) of all layers of `model`: attention, or all.
 
-    context    tokens in the cache with the new one: 131072, "128K" (binary)
+    context    tokens in the cache with the new one: 131072, "128K" (binary); None with `contexts`
+    contexts   a batch of other lengths: tokens of each sequence, or a file with a number a line
+    parallel   GPUs that share the model, as "tp=8,ep=8"; the trace is of one of them
     out        the trace file; it appears whole or not at all
     device     `cpu` and `cuda` compute on real tensors, `meta` records shapes alone
     selection  where the rows of sparse attention come from; None: real scores, on meta `dsa_mid`
@@ -55,11 +61,13 @@ def record(
     part       `attention`, or `step`: projections, norms, experts, appended rows, tables and sampling too
     routing    experts of a whole step: `uniform` (drawn), `real` (by the router's scores) or a recorded file;
                None: real on real tensors, uniform on meta
+    draft, accepted   new tokens that a step computes of each sequence, and of them those that it keeps (None:
+               all): times are then per token kept
 
     Returns what was written: bytes, kernels, rows. UsageError for a wrong word or number, OutputError
     for a file that cannot be written, MissingExtra without torch or without the device.
     """
-    context_tokens = parse_tokens(context)
+    tokens = _contexts(context, contexts, batch)
     for name, value in (("batch", batch), ("steps", steps), ("units", units), ("seed", seed)):
         least = 0 if name == "seed" else 1
         if value < least:
@@ -70,11 +78,12 @@ def record(
     require_torch()
     from workloads.decode import record_step
     from workloads.models.load import changes_of
+    from workloads.parallel import ALONE, parse_parallel
 
     summary: dict[str, Any] = record_step(
         model,
-        context_tokens,
-        batch=batch,
+        contexts=tokens,
+        parallel=ALONE if parallel is None else parse_parallel(parallel),
         steps=steps,
         device=device,
         selection=selection,
@@ -84,10 +93,29 @@ def record(
         changes=changes_of(replace, ratio, kv_dtype, index_dtype, weights_dtype),
         part=part,
         routing=routing,
+        draft=draft,
+        accepted=accepted,
         out=out,
         progress=progress,
     )
     return summary
+
+
+def _contexts(
+    context: str | int | None, contexts: str | Path | Sequence[int] | None, batch: int
+) -> list[int]:
+    """Tokens of every sequence: `batch` alike, or those that are listed."""
+    if (context is None) == (contexts is None):
+        raise UsageError("expected tokens of all sequences (--context) or of each (--contexts), one of both")
+    if context is not None:
+        return [parse_tokens(context)] * batch
+    from workloads.contexts import contexts_of
+
+    assert contexts is not None
+    listed = contexts_of(Path(contexts)) if isinstance(contexts, str | Path) else list(contexts)
+    if batch not in (1, len(listed)):
+        raise UsageError(f"--batch {batch} with {len(listed)} contexts; leave --batch away")
+    return listed
 
 
 def require_torch() -> None:

@@ -104,8 +104,8 @@ def _headline(result: Result) -> RenderableType:
     if result.tpot_ps and of_model:
         rate = 1e12 / result.tpot_ps
         second.append(f", {_rate(rate)} tokens/s a user")
-        if result.batch > 1:
-            second.append(f", {_rate(rate * result.batch)} a GPU")
+        if (result.batch, result.gpus) != (1, 1):
+            second.append(f", {_rate(rate * result.batch / result.gpus)} a GPU")
     second.append(f"; {result.interval}")
     return Group(first, second)
 

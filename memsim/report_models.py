@@ -23,6 +23,14 @@ BYTES = {
     "gathered": "  gathered",
     "written": "written for a token",
 }
+HELD = {
+    "weights": "weights",
+    "kv": "cached rows",
+    "index": "index keys",
+    "state": "states",
+    "scratch": "scratch of attention",
+    "total": "all",
+}
 
 
 def sheet(model: Mapping[str, Any]) -> RenderableType:
@@ -42,6 +50,8 @@ def _parts(model: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield _contexts(model["contexts"])
     slope, held = model["scanned_bytes_per_context_token"], model["cache_bytes_per_token"]
     yield Text(f"a token more in the context: {held:,.6g} B held, {slope:,.6g} B scanned at every step")
+    yield Text()
+    yield _held(model["held"])
     yield Text()
     if model["parameters"] is not None:
         yield from _parameters(model["parameters"])
@@ -99,6 +109,18 @@ def _contexts(contexts: Sequence[Mapping[str, Any]]) -> Table:
     shares = [at["only_gathered_share"] for at in contexts]
     table.add_row("share of what is held, read at every step", *(f"{1 - share:.0%}" for share in shares))
     table.add_row("share of it that is only gathered", *(f"{share:.0%}" for share in shares))
+    return table
+
+
+def _held(held: Mapping[str, Any]) -> Table:
+    """What one GPU holds of a batch."""
+    gpus, batch = held["gpus"], held["batch"]
+    whose = "one GPU" if gpus == 1 else f"one of {gpus} GPUs ({held['parallel']})"
+    contexts = held["contexts"]
+    title = f"{whose} holds, batch {batch}"
+    table = plain_table(title, *(f"at {format_tokens(at['context_tokens'])}" for at in contexts))
+    for name, label in HELD.items():
+        table.add_row(label, *(format_bytes(at[f"{name}_bytes"]) for at in contexts))
     return table
 
 

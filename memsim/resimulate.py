@@ -2,8 +2,8 @@
 
 A trace, a placement and the longest kernel of each family enter; times of these kernels leave, for a machine
 and changed times of kernels. A kernel is replayed with those that overlap with it and no others, so that a
-step of dozens of equal layers costs one. The plan of cache and translation is made anew only where a number
-of theirs differs.
+step of dozens of equal layers costs one, and long scans are cut short: only ratios of times count. The plan
+of cache and translation is made anew only where a number of theirs differs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from memsim.fast import localize, replay_segment
 from memsim.fast_pack import pack_hardware
 from memsim.fast_state import END_PS, READY_PS
 from memsim.options import ReplayOptions
-from memsim.program import Int64s, build_program, home_of
+from memsim.program import Int64s, Planned, build_program, home_of
 from memsim.rules import ROW_BYTES, Memory
-from memsim.segments import Segment, split
+from memsim.segments import LONG_BYTES, Segment, shortened, split
 from memsim.system import System
-from memsim.trace import Accesses, Kernel, Trace
+from memsim.trace import Kernel, Trace
 
 KERNEL_TIMES = {"startup": "startup_ps", "drain": "drain_ps", "tile": "tile_ps"}  # keys of a fact: the field
 
@@ -35,16 +35,6 @@ class Variation:
     times: Mapping[tuple[str, str], Fraction] = field(default_factory=dict)
 
 
-class _Plan:
-    """Shares of accesses that were found before, by kernel."""
-
-    def __init__(self, found: Mapping[int, Int64s]) -> None:
-        self._found = found
-
-    def shares(self, kernel: Kernel, accesses: Accesses, home: int) -> Int64s:
-        return self._found[kernel.id]
-
-
 class Distinct:
     """The longest kernel of each family of a trace. wanted: family -> id of its kernel."""
 
@@ -55,10 +45,11 @@ class Distinct:
         self._launches = list(trace.kernels())
         family_of = {kernel: family for family, kernel in wanted.items()}
         self._segments: list[tuple[Segment, dict[str, int]]] = []
-        for segment in split(self._launches):
+        for segment in split(self._launches, home=lambda kernel: home_of(kernel, options.run_on)):
             places = {family_of[k.id]: at for at, (k, _) in enumerate(segment.launches) if k.id in family_of}
             if places:
-                self._segments.append((segment, places))
+                short = shortened(segment, memory.regions[:, ROW_BYTES], LONG_BYTES)
+                self._segments.append((short, places))
         self._needed = {kernel.id for segment, _ in self._segments for kernel, _ in segment.launches}
         self._planned = {_planned_by(system): self._plan(system)}
 
@@ -68,14 +59,14 @@ class Distinct:
         planned_by = _planned_by(system)
         if planned_by not in self._planned:
             self._planned[planned_by] = self._plan(system)
-        plan, hardware = _Plan(self._planned[planned_by]), pack_hardware(system, self._options)
+        plan, hardware = Planned(self._planned[planned_by]), pack_hardware(system, self._options)
         found: dict[str, int] = {}
         for segment, places in self._segments:
             launches = [(_timed(kernel, variation.times), accesses) for kernel, accesses in segment.launches]
             no_graph = [False] * len(launches)  # a step's launch is no part of a kernel's own time
             program = build_program(
                 launches, segment.waits, no_graph, system, self._memory.regions[:, ROW_BYTES],
-                self._options.run_on, plan,
+                self._options.run_on, plan, segment.handed,
             )  # fmt: skip
             _, program, local = localize(program, self._memory)
             times = replay_segment(hardware, program, local, system).kernels

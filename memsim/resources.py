@@ -205,9 +205,7 @@ def _quicker(case: Case, scale: Scale) -> Case:
     routes = tuple(tuple(tuple(map(hop, route)) for route in by_tier) for by_tier in system.routes)
     cache = replace(system.cache, latency_ps=scale.less(system.cache.latency_ps, 1))
     program = case.program._replace(work_ps=scale.less(case.program.work_ps))
-    return case._replace(
-        system=replace(system, tiers=tiers, routes=routes, cache=cache), program=program
-    )
+    return case._replace(system=replace(system, tiers=tiers, routes=routes, cache=cache), program=program)
 
 
 def _quicker_walkers(scale: Scale, walks: tuple[Walk, ...]) -> tuple[Walk, ...]:

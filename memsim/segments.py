@@ -6,9 +6,15 @@ Kernels arrive in file order, segments leave as soon as the next one begins; mem
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from memsim.trace import Accesses, Kernel
+import numpy as np
+import numpy.typing as npt
+
+from memsim.trace import EACH, Accesses, Kernel
+
+FEW_ROWS = 8  # that a run keeps when it is cut
+LONG_BYTES = 1 << 29  # a kernel that asks for more is cut to this where only ratios of times count
 
 Launch = tuple[Kernel, Accesses]
 
@@ -63,3 +69,30 @@ def split(
         step = kernel.step
     if segment.launches:
         yield segment
+
+
+def shortened(segment: Segment, row_bytes: npt.NDArray[np.int64], most_bytes: int) -> Segment:
+    """The segment with long runs of rows cut alike, so that its kernels ask for about `most_bytes` in runs.
+
+    Blocks, their order and gathered rows stay: what binds such a kernel, and by how much its time grows with
+    a number, is what it is for the whole one. row_bytes: int64[regions].
+    """
+    asked = sum(_run_bytes(accesses, row_bytes) for _, accesses in segment.launches)
+    factor = -(-asked // most_bytes)
+    if factor < 2:
+        return segment
+    launches = [(kernel, _cut(accesses, factor)) for kernel, accesses in segment.launches]
+    return replace(segment, launches=launches)
+
+
+def _run_bytes(accesses: Accesses, row_bytes: npt.NDArray[np.int64]) -> int:
+    """Bytes that the blocks of a kernel ask for in runs."""
+    readers = np.where(accesses.spread == EACH, accesses.block_last - accesses.block + 1, 1)
+    runs = accesses.gather_at < 0
+    return int((accesses.rows * readers * row_bytes[accesses.region])[runs].sum())
+
+
+def _cut(accesses: Accesses, factor: int) -> Accesses:
+    """The accesses with runs of many rows a `factor` shorter."""
+    long = (accesses.gather_at < 0) & (accesses.rows >= FEW_ROWS * factor)
+    return accesses._replace(rows=np.where(long, accesses.rows // factor, accesses.rows))

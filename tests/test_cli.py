@@ -62,7 +62,10 @@ def refused(capsys, arguments: str | list[str]) -> str:
         ("replay a --explain=-1", "2 Invalid value for '--explain'"),
         ("replay a --quantum 5", "2 '5' is not a size: it has no unit"),
         ("machines show tpu", "2 unknown machine 'tpu'; choose one of: 8xb300, 8xh200, b200, cxl3-pool"),
-        ("trace record kimi-linear -o x", "2 Missing option '--context'"),
+        (
+            "trace record kimi-linear -o x",
+            "2 expected tokens of all sequences (--context) or of each (--contexts)",
+        ),
         ("trace record kimi-linear --context 1M", "2 Missing option '--output' / '-o'"),
         ("trace record kimi-linear --context 0 -o x", "2 '0' is not a number of tokens"),
         ("trace record kimi-linear --context -5 -o x", "2 '-5' is not a number of tokens"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -47,6 +47,35 @@ def test_other_formats_of_keys_count(tmp_path, index_dtype):
     changes = changes_of(index_dtype=index_dtype)
     record_step("glm-5.2", 5003, changes=changes, out=tmp_path / "a")
     assert held(tmp_path / "a") == of_model(get_model("glm-5.2", changes), [5003])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("deepseek-v3.2", "tp=8,ep=8,dcp=8"),
+        ("glm-5.2", "tp=4,dcp=2"),
+        ("qwen3.5-35b", "tp=8,dcp=4"),
+        ("kimi-linear", "tp=2,dp=2"),
+        ("deepseek-v4-flash", "tp=8"),
+    ],
+)
+def test_one_of_several_gpus_holds_the_regions_of_its_trace(tmp_path, name, words):
+    parallel, contexts = parse_parallel(words), [5003, 700, 64]
+    record_step(name, contexts=contexts, parallel=parallel, out=tmp_path / "a")
+    assert held(tmp_path / "a") == of_model(get_model(name), contexts, parallel)
+
+
+@pytest.mark.parametrize("words", ["tp=1", "tp=8,ep=8", "tp=4"])
+@pytest.mark.parametrize(
+    "name", ["kimi-linear", "deepseek-v3.2", "longcat-flash", "deepseek-v4-pro", "qwen3.5"]
+)
+def test_a_whole_step_holds_all_weights_and_few_activations_more(tmp_path, name, words):
+    parallel, batch = parse_parallel(words), 3
+    record_step(name, 900, batch=batch, part="step", parallel=parallel, out=tmp_path / "a")
+    found, ours = held(tmp_path / "a"), of_model(get_model(name), [900] * batch, parallel, part="step")
+    more = found.activation - ours.activation
+    assert replace(found, activation=ours.activation) == ours
+    assert 0 < more < batch * 6_000_000
 
 
 def test_hand_values():

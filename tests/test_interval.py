@@ -87,7 +87,10 @@ def test_a_stated_range_is_taken_and_a_guess_without_one_by_the_default():
     port = found["initiator.gpu.port"]
     assert (port.low, port.high, port.stated) == (Fraction(1, 2), 2, True)
     assert found["tier.hbm.latency"].low == Fraction(1, 2)
-    assert (found["cache.l2.soft"].low, found["cache.l2.soft"].stated) == (1 / ranges.FACTOR, False)
+    assert (found["tier.hbm.write_buffer"].low, found["tier.hbm.write_buffer"].stated) == (
+        1 / ranges.FACTOR,
+        False,
+    )
     assert found["tier.hbm.interleave"].high == 2  # it must stay a power of two
     assert "tier.hbm.capacity" not in found
 

@@ -46,7 +46,8 @@ LAYERS = (  # bottom first
     {"curve"},
     {"curve_plot"},
     {"cli_models"},
-    {"cli_trace", "cli_machines", "cli_kernel", "cli_project", "cli_validate"},
+    {"cli_trace", "cli_machines", "cli_kernel", "cli_project", "cli_errors"},
+    {"cli_validate"},
     {"cli"},
     {"__main__"},
 )  # fmt: skip
@@ -55,7 +56,7 @@ MODULES = sorted(path for path in (ROOT / "memsim").glob("*.py") if path.stem !=
 
 # What needs torch is fetched by these, inside a function that says what is missing.
 MAY_CALL_WORKLOADS = {
-    *("recording", "cli_models", "cli_validate", "kernel", "curve", "curve_plot"),
+    *("recording", "cli_models", "cli_errors", "cli_validate", "kernel", "curve", "curve_plot"),
     *("interval", "projection_point", "projection_batch", "projection_plot"),
 }
 WORKLOADS_MAY_IMPORT = {

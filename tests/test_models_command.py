@@ -98,3 +98,24 @@ def test_a_file_of_ones_own_is_recorded(tmp_path, capsys):
     words = ["trace", "record", str(model), "--context", "512", "-o", str(tmp_path / "t.parquet"), "--json"]
     assert cli.run(words) == 0
     assert json.loads(capsys.readouterr().out)["model"] == "mine"
+
+
+def test_show_says_what_one_gpu_holds_of_a_batch(capsys):
+    words = ["--context", "1M", "--batch", "8", "--parallel", "tp=8,ep=8,dcp=8", "--json"]
+    assert cli.run(["models", "show", "deepseek-v3.2", *words]) == 0
+    held = json.loads(capsys.readouterr().out)["held"]
+    assert (held["gpus"], held["batch"], held["part"]) == (8, 8, "step")
+    (at,) = held["contexts"]
+    assert at["kv_bytes"] == 61 * 656 * 1_048_576
+    assert at["index_bytes"] == 61 * 132 * 1_048_576
+    assert at["weights_bytes"] == pytest.approx(86.1e9, rel=0.002)
+    parts = ("weights", "kv", "index", "state", "scratch")
+    assert at["total_bytes"] == sum(at[f"{part}_bytes"] for part in parts) < 141e9
+    assert cli.run(["models", "show", "deepseek-v3.2", *words[:-1]]) == 0
+    assert "one of 8 GPUs (tp=8,ep=8,dp=1,dcp=8) holds, batch 8" in capsys.readouterr().out
+
+
+def test_show_refuses_gpus_that_cannot_share_it(capsys):
+    assert cli.run(["models", "show", "deepseek-v3.2", "--parallel", "tp=3"]) == 2
+    assert "128 query heads cannot be cut by tp=3" in capsys.readouterr().err
+    assert cli.run(["models", "show", "deepseek-v3.2", "--batch", "0"]) == 2

@@ -174,9 +174,7 @@ def test_what_other_gpus_hold_lies_in_their_memory_unless_a_rule_says_otherwise(
     ]
     rules = parse_rules(["exchange=hbm"], regions, system)
     assert place_regions(regions, rules, "refuse", system).pieces[0] == (Piece(10, ((0, 1),)),)
-    with pytest.raises(
-        UsageError, match="region 'r0', which other GPUs hold: machine .* has no tier 'peer'"
-    ):
+    with pytest.raises(UsageError, match="region 'r0', which other GPUs hold: machine .* has no tier 'peer'"):
         place_regions(regions, [], "refuse", TWO_TIERS)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from engine_cases import columns, kernel
 
-from memsim.segments import split
+from memsim.segments import Segment, shortened, split
+from memsim.trace import EACH, Accesses, Kernel
 
 Waits = Sequence[tuple[int, tuple[int, ...]]]  # of each kernel: stream, kernels it waits for
 
@@ -47,3 +49,28 @@ def test_all_kernels_stay_in_one_segment_if_asked() -> None:
     launches = [(kernel(i), columns([])) for i in range(3)]
     (segment,) = split(launches, apart=False)
     assert segment.waits == [[], [0], [1]]
+
+
+def test_long_runs_are_cut_alike_and_gathered_rows_stay():
+    kernel = Kernel(0, "k", "k", 0, 0, 0, (), 2, 1, 1, 1, 1)
+    accesses = Accesses(
+        block=np.array([0, 0, 1]),
+        block_last=np.array([1, 0, 1]),
+        region=np.zeros(3, np.int64),
+        write=np.zeros(3, bool),
+        first_row=np.array([0, 0, 5]),
+        rows=np.array([1000, 7, 3]),
+        stride=np.ones(3, np.int64),
+        spread=np.array([EACH, 0, 0]),
+        grain=np.ones(3, np.int64),
+        gather_at=np.array([-1, -1, 0]),
+        gather_rows=np.array([1, 2, 3]),
+        dependent=np.zeros(3, bool),
+        worked=np.ones(3, bool),
+    )
+    segment = Segment([(kernel, accesses)], [[]], [True], [False])
+    row_bytes = np.array([100])  # both blocks read the thousand rows: 200,700 B in runs
+    assert shortened(segment, row_bytes, 200_700) is segment
+    ((_, short),) = shortened(segment, row_bytes, 50_000).launches
+    assert short.rows.tolist() == [1000 // 5, 7, 3]
+    assert short.gather_rows is accesses.gather_rows

@@ -117,3 +117,54 @@ def test_what_a_step_refuses(tmp_path):
     with pytest.raises(UsageError, match=r"its file has no \[weights\]"):
         record_step(str(path), 128, part="step", out=out)
     assert not out.exists()
+
+
+def of_kinds(tmp_path, **options):
+    """What a whole step of small KDA and MLA layers reads and writes, kind by kind, and its result."""
+    path = tmp_path / "step.parquet"
+    record(str(file_of("kda and mla", tmp_path)), 512, path, part="step", units=6, seed=1, **options)
+    result = replay(path, "h200", bound=False)
+    return result.bytes_read, result.bytes_written, result
+
+
+def test_drafts_multiply_the_states_that_are_stored_and_no_weights(tmp_path):
+    read, written, result = of_kinds(tmp_path)
+    reads, writes, results = of_kinds(tmp_path, draft=4, accepted=3)
+    state, conv = 2 * 128 * 512, 3 * 2 * 128 * 3 * 2
+    assert (read["state"], written["state"]) == (state + conv, state + conv)
+    assert (reads["state"], writes["state"]) == (state + conv, 4 * state + conv)
+    assert (read["kv"], written["kv"]) == (512 * 1152, 1152)
+    assert (reads["kv"], writes["kv"]) == (515 * 1152, 4 * 1152)
+    experts = 2 * 3 * 256 * 128 * 2  # bytes of two of six: others may be chosen by four tokens
+    assert read["weights"] <= reads["weights"] - 3 * 512 <= read["weights"] + 2 * experts
+    assert (result.tokens_per_step, results.tokens_per_step) == (1, 3)
+    assert results.tpot_ps == pytest.approx(results.step_ps[0] / 3, abs=1)
+
+
+def test_steps_go_on_by_the_tokens_that_are_kept(tmp_path):
+    read = of_kinds(tmp_path, draft=4, accepted=3, steps=2)[0]
+    assert read["kv"] == (515 + 518) * 1152
+
+
+@pytest.mark.parametrize("case", ["kda and mla", "gdn and gqa", "swa beside"])
+def test_both_engines_replay_a_step_with_drafts(case, tmp_path):
+    path = tmp_path / "step.parquet"
+    record(str(file_of(case, tmp_path)), 300, path, batch=2, part="step", units=6, draft=3)
+    assert check_trace(path)
+    results = [replay(path, "h200", engine=engine, bound=False) for engine in ("fast", "reference")]
+    assert results[0].digest == results[1].digest
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "wrong"),
+    [
+        ("deepseek-v3.2", {"draft": 2}, "layers of kind 'dsa' are recorded for one token a step"),
+        ("kimi-linear", {"draft": 2, "device": "cpu"}, "--draft 2 with --device cpu"),
+        ("kimi-linear", {"draft": 65}, "--draft 65: expected a whole number from 1 to 64"),
+        ("kimi-linear", {"draft": 2, "accepted": 3}, "--accepted 3: expected a whole number from 1 to 2"),
+        ("qwen3-235b", {"draft": 5}, "a tile of the attention holds the queries of 4 tokens"),
+    ],
+)
+def test_what_drafts_refuse(model, options, wrong, tmp_path):
+    with pytest.raises(UsageError, match=wrong):
+        record(model, 128, tmp_path / "step.parquet", **options)

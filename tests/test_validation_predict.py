@@ -31,12 +31,10 @@ FOLDER = figures.MEASURED / "nvidia-h200"
 FAMILIES = {family.name: family for family in figures_rows.read_machine(FOLDER)}
 MEASURED_TOO = {"loaded.latency"}  # its bytes are what the streams moved meanwhile
 WITHOUT = {
-    "gemv",
     "cpu",
     "storage",
     "matrix",
     "fma",
-    "step",
 }  # first words: no kernel in workloads yet
 WITHOUT_TOO = {"dsa.torch_topk", "launch.host"}
 
@@ -62,13 +60,21 @@ def test_a_recipe_moves_the_measured_bytes_at_every_point(family: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", sorted(set(predict.BY_TORCH) - {"public"}))
+@pytest.mark.parametrize("word", sorted(set(predict.BY_TORCH) - {"public", "step"}))
 def test_a_recorded_kernel_moves_the_measured_bytes_within_half_a_percent(word: str) -> None:
     """The kernels of `workloads` leave out log-sums, page tables and the gate's activation."""
     pytest.importorskip("torch")
     families = [name for name in predict.recipes() if name.partition(".")[0] == word]
     for found, wanted in (pair for name in families for pair in bytes_of(FAMILIES[name])):
-        assert found == pytest.approx(wanted, rel=0.005)
+        assert found == pytest.approx(wanted, rel=0.005 if word != "gemv" else 0.05)  # experts are drawn
+
+
+@pytest.mark.slow
+def test_a_whole_step_reads_the_measured_bytes_within_a_percent() -> None:
+    """What it writes is mostly activations, which the measurement does not count."""
+    pytest.importorskip("torch")
+    for found, wanted in bytes_of(FAMILIES["step.kimi"]):
+        assert found[0] == pytest.approx(wanted[0], rel=0.01)
 
 
 def test_every_measured_family_has_a_recipe_or_a_reason() -> None:
@@ -339,13 +345,31 @@ def public_families() -> dict[str, FamilyRows]:
 def test_public_tables_are_families_of_the_same_part_alone_and_held_out_whole(tmp_path: Path) -> None:
     found = public_families()
     assert {name: len(family.rows) for name, family in found.items()} == {
-        "public.gdn": 197,
+        "public.gdn": 57,
         "public.kda": 43,
         "public.v4_index": 185,
     }
     assert {row["split"] for family in found.values() for row in family.rows} == {"held_out"}
     assert all(predict.machine_of(FOLDER, name) == "h200" for name in found)
     assert predict.families_of(tmp_path) == []
+
+
+def test_of_public_shapes_of_equal_programs_one_counts() -> None:
+    """Every program of a shape that is left out has its like in one that counts: the same states, the same
+    programs to a key head."""
+    pytest.importorskip("torch")
+    from validation import predict_public, public
+
+    kept = {
+        (row["heads"] * row["batch"], row["heads"] / row["key_heads"]): row  # type: ignore[operator]
+        for row in public_families()["public.gdn"].rows
+    }
+    every = [row for row in public.load("gdn-vllm").to_pylist() if predict_public._packed(row)]
+    shapes = {(row["key_heads"], row["heads"], row["batch"]) for row in every if not row["outlier"]}
+    assert len(shapes) == 197
+    assert {(heads * batch, heads / keys) for keys, heads, batch in shapes} == set(kept)
+    for keys, heads, batch in shapes:
+        assert kept[heads * batch, heads / keys]["batch"] <= batch  # type: ignore[operator]
 
 
 def test_public_kernels_move_the_bytes_of_the_tables() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,23 @@ def test_other_values_can_be_tried_and_are_gone_afterwards(sample):
     assert (launched("kda"), launched("mla")) == ((1_700_000, 0, 90_000), (0, 0, 0))
 
 
+def test_an_efficiency_adds_flops_that_the_units_could_have_done(sample):
+    sample.write_text(
+        SAMPLE + '[kernel.mla]\nefficiency = { value = 0.8, provenance = "measured", source = "x" }\n',
+        encoding="utf-8",
+    )
+    assert [costs.flops_of(family, 1001) for family in ("mla", "kda")] == [1252, 1001]
+    launch = replace(LAUNCH, flops_per_tile=7)
+    with (
+        costs.tried({"kernel.mla.efficiency": "0.5"}),
+        Recorder(ListSink()).kernel("k", "mla", 0, 1, launch) as kernel,
+    ):
+        pass
+    assert kernel.flops_per_tile == 14
+    (fact,) = costs.facts({"mla"})
+    assert fact == Fact("kernel.mla.efficiency", "0.8", "measured", "x")
+
+
 def test_a_trace_lists_the_costs_of_its_kernels_and_no_others(sample, tmp_path):
     path = tmp_path / "t.parquet"
     record_step("kimi-linear", 4096, out=path)
@@ -71,6 +89,7 @@ def test_a_trace_lists_the_costs_of_its_kernels_and_no_others(sample, tmp_path):
         (("tile =", "tyle ="), "unknown key 'kernel.kda.tyle'; did you mean 'tile'?"),
         ((', source = "elsewhere"', ""), "expected a table of value, provenance, source"),
         (('"90 ns"', '"90"'), "kernel.kda.tile: '90' is not a time"),
+        (('tile = { value = "90 ns"', "efficiency = { value = 1.2"), "1.2 is not a share"),
         (('"measured"', '"guessed"'), "unknown provenance 'guessed'"),
         (("[kernel.kda]", "[kernel.kda"), "not valid TOML"),
     ],

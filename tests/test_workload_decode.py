@@ -15,7 +15,7 @@ import memsim
 from memsim import trace_show
 from memsim.errors import MissingExtra, OutputError, UsageError
 from memsim.trace_read import open_trace
-from workloads import decode
+from workloads import decode, job
 from workloads.decode import record_step
 from workloads.grid import Shape as Launch
 from workloads.grid import one
@@ -45,7 +45,7 @@ SMALL = {
 @pytest.fixture
 def small_models(monkeypatch):
     """The models with fewer layers and heads, so that they run on real tensors in a test."""
-    monkeypatch.setattr(decode, "get_model", lambda name, changes: SMALL[name])
+    monkeypatch.setattr(job, "get_model", lambda name, changes: SMALL[name])
 
 
 def rows(path):
@@ -152,9 +152,9 @@ def test_the_order_of_kernels_is_that_of_layers_and_steps(tmp_path):
     record_step("kimi-linear", 100_000, steps=2, out=tmp_path / "a")
     kernels = [kernel for kernel, _ in open_trace(tmp_path / "a").kernels()]
     families = [kernel.family for kernel in kernels if kernel.step == 0]
-    assert families[:8] == ["kda-conv", "kda"] * 3 + ["mla", "mla-combine"]
-    assert len(kernels) == 2 * 2 * 27
-    assert [kernel.waits_for for kernel in kernels] == [(), *((number,) for number in range(107))]
+    assert families[:14] == [*["kda-conv"] * 3, "kda"] * 3 + ["mla", "mla-combine"]
+    assert len(kernels) == 2 * (20 * 4 + 7 * 2)
+    assert [kernel.waits_for for kernel in kernels] == [(), *((number,) for number in range(187))]
     assert [kernel.layer for kernel in kernels[-2:]] == [26, 26]
 
 
@@ -167,7 +167,7 @@ def test_grids_are_those_of_the_production_kernels(tmp_path):
             last = kernel.name.split(".")[1]
             grids[last] = kernel.blocks, kernel.blocks_per_unit, kernel.tile_rows, kernel.tiles_in_flight
     assert grids == {
-        "kda-conv": (48, 16, 3, 8),
+        **{f"kda-conv-{name}": (16, 16, 3, 8) for name in "qkv"},
         "kda": (128, 6, 32, 8),
         "mla": (132, 1, 64, 2),
         "mla-combine": (4, 8, 1, 1),

@@ -293,10 +293,10 @@ class _Work:
         values = self._values(trial)
         return [f"{path}={value}" for path, value in values.items() if self._has(machine, path)]
 
-    def _costs(self, trial: Mapping[str, Value | None]) -> dict[str, str]:
+    def _costs(self, trial: Mapping[str, Value | None]) -> dict[str, Value]:
         """The same, of costs of kernels."""
         values = self._values(trial)
-        return {path: str(value) for path, value in values.items() if path.startswith(f"{costs.GROUP}.")}
+        return {path: value for path, value in values.items() if path.startswith(f"{costs.GROUP}.")}
 
     def _values(self, trial: Mapping[str, Value | None] | None) -> dict[str, Value]:
         """What was found so far, and what is tried, by path."""

@@ -26,7 +26,8 @@ def kind_of(path: str) -> Kind | None:
     """The class of the number at a path; None if neither machines nor costs of kernels have such a key."""
     group, *names, key = path.split(".")
     if group == costs.GROUP:
-        return Time if len(names) == 1 and key in costs.KEYS else None
+        known = {**dict.fromkeys(costs.TIMES, Time), **dict.fromkeys(costs.SHARES, Share)}
+        return known.get(key) if len(names) == 1 else None
     levels = len(names) == 3 and group == "tier" and names[1] == LEVELS
     if group not in GROUPS or not (len(names) == 1 or levels):
         return None

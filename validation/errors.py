@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,13 +36,17 @@ LEAST_POINTS = 4  # that a line is fitted to
 
 @dataclass(frozen=True)
 class Point:
-    """One measured point: its axes in words, times in ns; line_ns: the line's, None where there is none."""
+    """One measured point: its axes in words, times in ns; line_ns: the line's, None where there is none.
+
+    values   its axes
+    """
 
     axes: str
     split: str
     measured_ns: float
     predicted_ns: float
     line_ns: float | None
+    values: Row = field(default_factory=dict, compare=False)
 
     @property
     def error(self) -> float:
@@ -61,7 +65,7 @@ class Family:
     worst_point       the axes of the largest, `worst`
     line_mape         mean absolute error of the line over the same points
     bound             largest mape that is asserted; None: none is
-    calibrated_points that calibration may see
+    calibrated_points that calibration may see;  calibrated   their axes
     replayed_on       the machine file
     sm_mhz            least and most of the clocks that were logged
     """
@@ -72,6 +76,7 @@ class Family:
     calibrated_points: int
     bound: float | None
     sm_mhz: tuple[float, float] | None
+    calibrated: tuple[Row, ...] = ()
 
     @property
     def mape(self) -> float:
@@ -161,11 +166,19 @@ def _family(
     fitted = [row for row in family.rows if row["split"] == CALIBRATE]
     lines = line(fitted, rows)
     points = tuple(
-        Point(_axes(family, row), str(row["split"]), number(row, "median_ns"), predicted, along)
-        for row, predicted, along in zip(rows, times_ns, lines, strict=True)
+        Point(
+            _axes(family, row), str(row["split"]), number(row, "median_ns"), ns, along, _values(family, row)
+        )
+        for row, ns, along in zip(rows, times_ns, lines, strict=True)
     )
     clocks = [number(row, "sm_mhz") for row in rows if "sm_mhz" in row]
-    return Family(family.name, on, points, len(fitted), bound, (min(clocks), max(clocks)) if clocks else None)
+    span = (min(clocks), max(clocks)) if clocks else None
+    seen = tuple(_values(family, row) for row in fitted)
+    return Family(family.name, on, points, len(fitted), bound, span, seen)
+
+
+def _values(family: FamilyRows, row: Row) -> Row:
+    return {axis: row[axis] for axis in family.axes if axis in row}
 
 
 def _axes(family: FamilyRows, row: Row) -> str:

@@ -6,19 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from memsim.units import format_time
-from validation import predict, show
+from validation import predict, reach, show
 from validation.errors import Family, Point
 
 NAMES = ("family", "points", "error", "bias", "95 %", "line", "bound", "worst", "at")
 POINT_NAMES = ("family", "point", "split", "measured", "predicted", "error", "line")
 
 
-def text(found: Sequence[Family], points: bool = False) -> str:
-    """A row per family; with `points` one per point before them."""
+def text(found: Sequence[Family], points: bool = False, far: bool = False) -> str:
+    """A row per family; with `points` one per point before them, with `far` what was never fitted after."""
     parts = [show.table(NAMES, [_row(each) for each in found], left=(0, 8)), *_notes(found)]
     if points:
         cells = [_point(family, point) for family in found for point in family.points]
         parts = [show.table(POINT_NAMES, cells, left=(0, 1, 2)), "\n", *parts]
+    if far and (listed := reach.text(found)):
+        parts += ["\n", listed]
     return "".join(parts)
 
 
@@ -60,9 +62,13 @@ def _notes(found: Sequence[Family]) -> list[str]:
     ]
 
 
-def document(found: Sequence[Family], machine: str, split: str, points: bool = False) -> dict[str, Any]:
+def document(
+    found: Sequence[Family], machine: str, split: str, points: bool = False, far: bool = False
+) -> dict[str, Any]:
     """All of it, shares as shares, times in nanoseconds."""
-    return {"machine": machine, "split": split, "families": {f.name: _entry(f, points) for f in found}}
+    families = {f.name: _entry(f, points) for f in found}
+    more = {"reach": reach.document(found)} if far else {}
+    return {"machine": machine, "split": split, "families": families, **more}
 
 
 def _entry(family: Family, points: bool) -> dict[str, Any]:

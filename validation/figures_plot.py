@@ -66,12 +66,12 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
         canvas = Canvas(figsize=_inches(figure), layout="constrained")
         FigureCanvasAgg(canvas)
         _fill(canvas, figure)
-        png = _save(canvas, folder / f"{figure.name}.png")
+        png = save(canvas, folder / f"{figure.name}.png")
         canvas.set_layout_engine("none")  # once is enough, and takes longer than the rest
-        return [_save(canvas, folder / f"{figure.name}.svg"), png]
+        return [save(canvas, folder / f"{figure.name}.svg"), png]
 
 
-def _save(canvas: Canvas, path: Path) -> Path:
+def save(canvas: Canvas, path: Path) -> Path:
     """Write a figure whole or not at all."""
     part = path.with_name(f".{path.name}.part")
     metadata: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}

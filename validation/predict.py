@@ -62,6 +62,8 @@ BY_TORCH = (
     "stage",
     "stack",
     "public",
+    "gemv",
+    "step",
 )  # first words of families that torch records
 
 
@@ -73,9 +75,16 @@ def recipes() -> dict[str, Recipe]:
     """All recipes that work here: those of `BY_TORCH` where torch is installed."""
     if not has_torch():
         return PLAIN
-    from validation import predict_kernels, predict_public, predict_stacks
+    from validation import (
+        predict_kernels,
+        predict_linear,
+        predict_public,
+        predict_stacks,
+        predict_step,
+    )
 
-    return {**PLAIN, **predict_kernels.RECIPES, **predict_stacks.RECIPES, **predict_public.RECIPES}
+    by_torch = (predict_kernels, predict_linear, predict_stacks, predict_step, predict_public)
+    return PLAIN | {name: recipe for module in by_torch for name, recipe in module.RECIPES.items()}
 
 
 def families_of(folder: Path) -> list[FamilyRows]:

@@ -34,9 +34,7 @@ COPIES = 3  # nodes, of which the first does not count
 LONG_BYTES, MOST_ROWS = 64 << 20, 1 << 17  # longer calls are replayed in shorter lengths
 
 
-def transfer(
-    script: Script, nbytes: int, inward: bool, tier: str, system: System, stream: int = 0
-) -> int:
+def transfer(script: Script, nbytes: int, inward: bool, tier: str, system: System, stream: int = 0) -> int:
     """A command of the copy engine, which moves `nbytes` between the first tier and a far one."""
     options = patterns.Options(
         units=1,

@@ -9,15 +9,15 @@ may name a row twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from memsim.system import System
 from validation.figures_rows import Row
-from validation.predict_recorded import Recorded, Turn, in_a_row, mean_of, record, rotating
-from validation.predict_script import Job, count
+from validation.predict_recorded import PLENTY_BYTES, Recorded, Turn, in_a_row, mean_of, record, rotating
+from validation.predict_script import Bench, Job, Lengths, count
 from workloads import dsa, dsa_attend, indexer, mla, stage
 from workloads.formats import latent_fp8, plain
 from workloads.grid import Shape
@@ -25,13 +25,15 @@ from workloads.indexer import IndexerRegions
 from workloads.kinds import kernels_of
 from workloads.record import Recorder
 from workloads.run import Run
-from workloads.shapes import DsaShape, GdnShape, KdaShape, MlaShape
+from workloads.shapes import DIM, DsaShape, GdnShape, KdaShape, MlaShape
 from workloads.splits import AS_PRODUCTION, PER_ROW, Cut
 
 GDN_KEY_HEADS = 16  # at most
 HEADS, INDEX_HEADS, TOP_K = 128, 64, 2048  # of parts that a call does not use
 MEMSET = Shape(tile_rows=1, tile_bytes=4096, tiles_in_flight=1, tile_rule="a memset of a workspace")
 PASSES = {"peaked": AS_PRODUCTION.passes, "flat": AS_PRODUCTION.passes + 1}
+STATE_BYTES = DIM * DIM * 4
+MOST_BYTES = 2 * PLENTY_BYTES  # of states: larger calls are replayed with fewer sequences
 CALLS = 3  # with lists of their own; the first is not counted
 
 
@@ -47,8 +49,25 @@ def gated_delta(row: Row, system: System) -> Job:
 
 
 def _recurrence(kind: str, shape: KdaShape | GdnShape, row: Row, system: System) -> Job:
-    call = layer(kind, shape, [1] * count(row, "batch"), system, without=(f"{kind}-conv",))
-    return rotating(call, [".state"], count(row, "buffers"))
+    def job(sequences: int) -> Job:
+        call = layer(kind, shape, [1] * sequences, system, without=(f"{kind}-conv",))
+        return rotating(call, [".state"], count(row, "buffers"))
+
+    return by_sequences(row, job)
+
+
+def by_sequences(row: Row, job: Callable[[int], Job]) -> Job:
+    """Recurrences of `batch` sequences, by the `job` of so many; of many, from two with fewer sequences."""
+    most = max(2, MOST_BYTES // (count(row, "heads") * STATE_BYTES))
+    lengths = Lengths.of(count(row, "batch"), 1, most)
+    jobs = [job(sequences) for sequences in lengths.calls]
+
+    def time_ns(bench: Bench) -> float:
+        return lengths.value([each.time_ns(bench) for each in jobs])
+
+    ways = zip(*((each.bytes_read, each.bytes_written) for each in jobs), strict=True)
+    read, written = (round(lengths.value(way)) for way in ways)
+    return Job(read, written, time_ns)
 
 
 def layer(

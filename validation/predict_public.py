@@ -6,56 +6,44 @@ public.v4_index  paged index logits of DeepSeek V4 (DeepGEMM), a key for 4 token
 
 They were timed without a flush (`tables/aiconfigurator-h200/SOURCE.md`): a graph of one call, launched again
 and again, on the same buffers: what the cache still holds is warm, and each call pays the graph's launch. Of
-one shape that several models have, the first row counts. The kernels are those of `workloads`; vLLM's packed
-ones form the gate themselves, which is left out. Fused KDA, with convolution and norm, is another kernel.
+one shape that several models have, the first row counts; of GDN shapes with the same bytes of states and the
+same value heads a key head, that of the fewest sequences: their 197 shapes are 57 grids, equal program for
+program. The kernels are those of `workloads`; vLLM's packed ones form the gate themselves, which is left out.
+Fused KDA, with convolution and norm, is another kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from memsim.system import System
 from validation import public
-from validation.figures_rows import FamilyRows, Row
+from validation.figures_rows import FamilyRows, Row, number
 from validation.measure.points import HELD_OUT
-from validation.predict_kernels import layer
-from validation.predict_recorded import PLENTY_BYTES, Recorded, record, rotating
-from validation.predict_script import PS, Bench, Job, Lengths, count
+from validation.predict_kernels import by_sequences, layer
+from validation.predict_recorded import Recorded, record, rotating
+from validation.predict_script import PS, Job, count
 from workloads import indexer
 from workloads.formats import INDEX_FORMATS, QUERY_FORMATS
 from workloads.record import Recorder
-from workloads.shapes import DIM, GdnShape, KdaShape
+from workloads.shapes import GdnShape, KdaShape
 from workloads.splits import AS_PRODUCTION
 
 FOLDER = "nvidia-h200"  # of measurements: the same part
-STATE_BYTES = DIM * DIM * 4
 INDEX_HEADS, RATIO = 64, 4
-MOST_BYTES = 2 * PLENTY_BYTES  # of states: larger calls are replayed with fewer sequences
 
 
 def recurrence(row: Row, system: System) -> Job:
     """The step of `heads` value heads on `key_heads`; without these, KDA of as many heads."""
-    heads, batch = count(row, "heads"), count(row, "batch")
-    keys = count(row, "key_heads")
-    lengths = Lengths.of(batch, 1, max(2, MOST_BYTES // (heads * STATE_BYTES)))
+    heads, keys = count(row, "heads"), count(row, "key_heads")
+    kind, shape = ("gdn", GdnShape(keys, heads)) if keys else ("kda", KdaShape(heads))
 
-    def call(sequences: int) -> Recorded:
-        if keys:
-            shape: KdaShape | GdnShape = GdnShape(keys, heads)
-            return layer("gdn", shape, [1] * sequences, system, without=("gdn-conv",))
-        return layer("kda", KdaShape(heads), [1] * sequences, system, without=("kda-conv",))
+    def job(sequences: int) -> Job:
+        return _again(layer(kind, shape, [1] * sequences, system, without=(f"{kind}-conv",)), system)
 
-    jobs = [_again(call(sequences), system) for sequences in lengths.calls]
-
-    def time_ns(bench: Bench) -> float:
-        return lengths.value([job.time_ns(bench) for job in jobs])
-
-    read, written = (
-        round(lengths.value(way))
-        for way in zip(*((j.bytes_read, j.bytes_written) for j in jobs), strict=True)
-    )
-    return Job(read, written, time_ns)
+    return by_sequences(row, job)
 
 
 def index(row: Row, system: System) -> Job:
@@ -81,10 +69,19 @@ def _again(call: Recorded, system: System) -> Job:
 def families() -> list[FamilyRows]:
     """The public tables as families, all held out."""
     return [
-        _family("public.gdn", "gdn-vllm", ("key_heads", "heads", "batch"), _packed),
+        _distinct(_family("public.gdn", "gdn-vllm", ("key_heads", "heads", "batch"), _packed)),
         _family("public.kda", "kda-vllm", ("heads", "batch"), _packed),
         _family("public.v4_index", "index-logits-vllm", ("batch", "context_tokens"), _decoded),
     ]
+
+
+def _distinct(family: FamilyRows) -> FamilyRows:
+    """Of the rows whose grids are equal program for program, that of the fewest sequences."""
+    found: dict[tuple[float, float], Row] = {}
+    for row in sorted(family.rows, key=lambda row: number(row, "batch")):
+        heads = number(row, "heads")
+        found.setdefault((heads * number(row, "batch"), heads / number(row, "key_heads")), row)
+    return replace(family, rows=tuple(found.values()))
 
 
 def _packed(row: Mapping[str, Any]) -> bool:

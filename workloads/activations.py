@@ -64,6 +64,11 @@ class Rows:
         found = self.handle.load_each(self.first, self.pieces, blocks, tokens, self.of, same_blocks=True)
         return found.reshape(tokens, self.width)
 
+    def load_some(self, first: int, tokens: int, blocks: Blocks) -> torch.Tensor:
+        """All values of `tokens` tokens from `first` on."""
+        step = self.of or self.pieces
+        return Rows(self.handle, self.pieces, self.of, self.first + first * step).load(tokens, blocks)
+
     def store(self, values: torch.Tensor, blocks: Blocks) -> None:
         """Write [tokens, width] values."""
         if self.whole or len(values) == 1:
@@ -101,13 +106,16 @@ def rowwise(
 ) -> None:
     """Rows of `reads` and whole `weights` become rows of `writes`: work(*reads, *weights, *given).
 
-    `work` returns a tensor [tokens, width] for each of `writes`, in a tuple where there are several.
+    Weights are asked for once the rows have been reduced, as the norms of vLLM do. `work` returns a tensor
+    [tokens, width] for each of `writes`, in a tuple where there are several.
     """
     blocks = blocks or tokens
     launch = row_launch(f"{family}: a block per token")
     with recorder.kernel(kernel_name(layer, name), family, layer, blocks, launch):
         loaded = [rows.load(tokens, dealt(rows, tokens, blocks)) for rows in reads]
-        loaded += [handle.load(0, handle.region.rows, each(0, blocks - 1)) for handle in weights]
+        loaded += [
+            handle.load(0, handle.region.rows, each(0, blocks - 1), dependent=True) for handle in weights
+        ]
         made = work(*loaded, *given)
         for rows, values in zip(writes, made if isinstance(made, tuple) else (made,), strict=True):
             rows.store(values, dealt(rows, tokens, blocks))

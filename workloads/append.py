@@ -37,17 +37,18 @@ def latent_rows(
     parts: Sequence[Rows],
     cache: tuple[RegionHandle, Format],
     lengths: Sequence[int],
+    draft: int = 1,
 ) -> None:
-    """The latent row of each sequence's last token, from its `parts` side by side."""
+    """The latent row of each token, from its `parts` side by side; `draft` tokens a sequence."""
     handle, kept = cache
-    batch = len(lengths)
+    batch, sequences = len(lengths), len(lengths) // draft
     name = kernel_name(layer, "kv-append")
     with recorder.kernel(name, "append", layer, batch, row_launch("append: a block per token")):
         rows = [part.load(batch, dealt(part, batch, batch)) for part in parts]
         packed = pack(kept, *rows)
-        for sequence, tokens in enumerate(lengths):
-            row = tuple(part[sequence : sequence + 1] for part in packed)
-            kept.store(handle, handle.first(sequence, batch) + tokens - 1, row, one(sequence))
+        for number, tokens in enumerate(lengths):
+            row = tuple(part[number : number + 1] for part in packed)
+            kept.store(handle, handle.first(number // draft, sequences) + tokens - 1, row, one(number))
 
 
 def keys_values(
@@ -57,22 +58,24 @@ def keys_values(
     caches: tuple[RegionHandle, RegionHandle],
     kv_heads: int,
     places: Sequence[int],
+    draft: int = 1,
 ) -> None:
-    """Key and value of every head: row `places` of each sequence."""
-    batch = len(places)
+    """Key and value of every head of each token: row `places` of its sequence, which has `draft` tokens."""
+    batch, sequences = len(places), len(places) // draft
     name = kernel_name(layer, "kv-append")
     with recorder.kernel(name, "append", layer, batch, row_launch("append: a block per token")):
         for new, cache in zip(rows, caches, strict=True):
             values = new.load(batch, dealt(new, batch, batch)).reshape(1, batch * kv_heads, -1)
-            firsts = [cache.first(head, batch * kv_heads) for head in range(batch * kv_heads)]
+            firsts = [cache.first(head, sequences * kv_heads) for head in range(sequences * kv_heads)]
             apart = sorted(set(np.diff(firsts).tolist())) or [1]
             if len(set(places)) == 1 and len(apart) == 1:
                 cache.store_each(places[0], values, even(0, batch - 1, kv_heads), 0, stride=apart[0])
                 continue
-            for sequence, place in enumerate(places):
-                heads = slice(sequence * kv_heads, (sequence + 1) * kv_heads)
-                stride = 1 if kv_heads == 1 else firsts[heads][1] - firsts[heads][0]
-                cache.store_each(firsts[heads][0] + place, values[:, heads], one(sequence), 0, stride=stride)
+            for number, place in enumerate(places):
+                first = number // draft * kv_heads
+                stride = 1 if kv_heads == 1 else firsts[first + 1] - firsts[first]
+                heads = values[:, number * kv_heads : (number + 1) * kv_heads]
+                cache.store_each(firsts[first] + place, heads, one(number), 0, stride=stride)
 
 
 def index_keys(

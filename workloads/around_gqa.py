@@ -55,7 +55,8 @@ def before(kit: Kit, layer: Layer, r: GqaRegions, lengths: Sequence[int]) -> Non
     )
     window = layer.shape.window if isinstance(layer.shape, SwaShape) else 0
     places = [position % window if window else position for position in positions]
-    append.keys_values(kit.recorder, kit.layer, (act["k"], act["v"]), (r.k, r.v), shape.kv_heads, places)
+    new, caches = (act["k"], act["v"]), (r.k, r.v)
+    append.keys_values(kit.recorder, kit.layer, new, caches, shape.kv_heads, places, kit.shared.draft)
 
 
 def after(kit: Kit, layer: Layer, r: GqaRegions) -> None:

@@ -94,7 +94,7 @@ def before(kit: Kit, layer: Layer, regions: MlaRegions | DsaRegions, lengths: Se
     if shape.rope and p.turned:
         both = [act["q-rope"], act["row-rope"]]
         kit.rows("rotary", "rotary", both, both, pointwise.turn_both, positions, shape.rope)
-    append.latent_rows(kit.recorder, kit.layer, row, (r.kv, r.rows), lengths)
+    append.latent_rows(kit.recorder, kit.layer, row, (r.kv, r.rows), lengths, kit.shared.draft)
     q = Rows(r.q, shape.heads)
     if not shape.rope:
         kit.product("key-up", act["q-nope"], q)

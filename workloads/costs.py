@@ -1,28 +1,34 @@
 """What kernels cost beside bytes and arithmetic: `costs.toml`, read once, no torch.
 
-The name of a kernel's family enters; picoseconds for its launch leave, and the numbers with their sources
-for the trace that rests on them. `tried` puts other values in their place, for what is recorded inside it.
+The name of a kernel's family enters; picoseconds and FLOPs for its launch leave, and the numbers with
+their sources for the trace that rests on them. `tried` puts other values in their place, for what is recorded
+inside it.
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
 from memsim.errors import UsageError, nearest, shown
-from memsim.units import parse_time
+from memsim.units import parse_share, parse_time
 from workloads.facts import PROVENANCES, Fact
 
 FILE = Path(__file__).with_name("costs.toml")
 GROUP = "kernel"  # paths are kernel.FAMILY.KEY
-KEYS = ("startup", "drain", "tile")
+TIMES = ("startup", "drain", "tile")
+SHARES = ("efficiency",)
+KEYS = (*TIMES, *SHARES)
 ENTRY = ("value", "provenance", "source")
 
-_tried: dict[str, str] = {}  # path -> value
+Value = str | float
+
+_tried: dict[str, Value] = {}  # path -> value
 
 
 class Costs(TypedDict):
@@ -35,8 +41,13 @@ class Costs(TypedDict):
 
 def of(family: str) -> Costs:
     """What blocks and tiles of a family cost, 0 where nothing is known."""
-    startup, drain, tile = (_ps(f"{GROUP}.{family}.{key}") for key in KEYS)
+    startup, drain, tile = (parse_time(_value(f"{GROUP}.{family}.{key}", "0 ps")) for key in TIMES)
     return Costs(startup_ps=startup, drain_ps=drain, tile_ps=tile)
+
+
+def flops_of(family: str, flops: int) -> int:
+    """FLOPs that the units could do in the time that a tile's own take: more, where they wait in between."""
+    return math.ceil(flops / parse_share(_value(f"{GROUP}.{family}.efficiency", "1")))
 
 
 def facts(families: Collection[str]) -> list[Fact]:
@@ -45,8 +56,8 @@ def facts(families: Collection[str]) -> list[Fact]:
 
 
 @contextmanager
-def tried(values: Mapping[str, str]) -> Iterator[None]:
-    """Take these values (path -> time) instead of the file's for what is recorded meanwhile."""
+def tried(values: Mapping[str, Value]) -> Iterator[None]:
+    """Take these values, by their paths, instead of the file's for what is recorded meanwhile."""
     before = dict(_tried)
     _tried.update(values)
     try:
@@ -86,14 +97,17 @@ def _fact(where: str, name: str, entry: object) -> Fact:
         expected = nearest(fact.provenance, PROVENANCES)
         raise UsageError(f"{where}: unknown provenance {shown(fact.provenance)}; {expected}")
     try:
-        parse_time(fact.value)
+        _parser(name)(fact.value)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    return fact
+    return fact._replace(value=str(fact.value)) if name.endswith(SHARES) else fact
 
 
-def _ps(path: str) -> int:
-    if path in _tried:
-        return parse_time(_tried[path])
+def _parser(path: str) -> Callable[[object], object]:
+    key = path.rpartition(".")[2]
+    return parse_share if key in SHARES else parse_time
+
+
+def _value(path: str, default: Value) -> Value:
     fact = known().get(path)
-    return parse_time(fact.value) if fact else 0
+    return _tried.get(path, fact.value if fact else default)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import logsigmoid, silu
 
+from workloads import costs
 from workloads.arithmetic import arithmetic
 from workloads.grid import Shape, each, even, one
 from workloads.record import Recorder, RegionHandle
@@ -40,6 +41,7 @@ class Rule:
     columns          value columns of a program
     blocks_per_unit  programs that a unit holds
     tile_rule        name of the cut
+    convolutions     launches of the convolution: one for all channels, or q, k and v apart
     """
 
     family: str
@@ -49,6 +51,7 @@ class Rule:
     columns: int
     blocks_per_unit: int
     tile_rule: str
+    convolutions: tuple[str, ...] = ("",)
 
     @property
     def channels(self) -> int:
@@ -68,14 +71,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class DeltaRegions:
-    """Regions of one layer, all [batch x ...].
+    """Regions of one layer, all [batch x ...]; those of tokens [batch x draft x ...].
 
-    x            [segments] pieces of 256 channels: the projections' q, k, v of the new token
-    conv         [3 taps x segments] the same for the three tokens before it
+    x            [segments] pieces of 256 channels: the projections' q, k, v of a new token
+    conv         [3 taps x segments] the same for the three tokens before them
     conv_weight  [segments] (not x batch) 4 taps x 256 channels
     qkv          [channels / columns] convolved q, then k, then v, in pieces of a program's columns
     gate         [value heads] logarithms of decays, and beta
-    state        [value heads x 128] a value column's 128 key channels
+    state        [draft x value heads x 128] a value column's 128 key channels, after each token
     out          [value heads x programs] pieces of a program's columns
     """
 
@@ -88,21 +91,22 @@ class DeltaRegions:
     out: RegionHandle
 
 
-def declare(recorder: Recorder, layer: int, rule: Rule, batch: int) -> DeltaRegions:
-    """Regions of layer `layer` for `batch` sequences."""
+def declare(recorder: Recorder, layer: int, rule: Rule, batch: int, draft: int = 1) -> DeltaRegions:
+    """Regions of layer `layer` for `batch` sequences of `draft` new tokens each."""
     assert rule.channels % CHANNELS == 0, f"{rule.channels} channels: a convolution program takes {CHANNELS}"
     assert rule.value_heads % rule.key_heads == 0, f"{rule.value_heads} value heads of {rule.key_heads} keys"
-    segments, heads = rule.channels // CHANNELS, batch * rule.value_heads
+    segments, tokens = rule.channels // CHANNELS, batch * draft
+    heads = tokens * rule.value_heads
     piece_bytes = rule.columns * 2
 
     def region(name: str, kind: str, rows: int, row_bytes: int, dtype: str) -> RegionHandle:
         return recorder.region(f"layer{layer}.{name}", kind, layer, rows, row_bytes, dtype)
 
     return DeltaRegions(
-        x=region("qkv-in", "activation", batch * segments, CHANNELS * 2, "bf16"),
+        x=region("qkv-in", "activation", tokens * segments, CHANNELS * 2, "bf16"),
         conv=region("conv", "state", batch * segments * TAPS, CHANNELS * 2, "bf16"),
         conv_weight=region("conv-weight", "weights", segments, (TAPS + 1) * CHANNELS * 2, "bf16"),
-        qkv=region("qkv", "activation", batch * rule.channels // rule.columns, piece_bytes, "bf16"),
+        qkv=region("qkv", "activation", tokens * rule.channels // rule.columns, piece_bytes, "bf16"),
         gate=region("gate", "activation", heads, (rule.decays + 1) * 4, "fp32"),
         state=region("state", "state", heads * DIM, DIM * 4, "fp32"),
         out=region("out", "output", heads * rule.pieces, piece_bytes, "bf16"),
@@ -119,14 +123,22 @@ def fill(regions: DeltaRegions, generator: torch.Generator) -> None:
     regions.out.zero()
 
 
-def step(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, batch: int) -> None:
-    """One decode step of one layer."""
-    _convolve(recorder, layer, rule, regions, batch)
-    _recur(recorder, layer, rule, regions, batch)
+def step(
+    recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, batch: int, draft: int = 1
+) -> None:
+    """One decode step of one layer: `draft` new tokens of each sequence, the state kept after each."""
+    for number in range(len(rule.convolutions)):
+        _convolve(recorder, layer, rule, regions, (batch, draft), number)
+    _recur(recorder, layer, rule, regions, batch, draft)
 
 
-def _convolve(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, batch: int) -> None:
+def _convolve(
+    recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, of: tuple[int, int], number: int
+) -> None:
+    """Launch `number` of the convolution: an equal part of the channels; `of` (sequences, tokens each)."""
+    batch, draft = of
     segments, family = rule.channels // CHANNELS, f"{rule.family}-conv"
+    name, share = f"layer{layer}.{family}{rule.convolutions[number]}", segments // len(rule.convolutions)
     launch = Shape(
         tile_rows=TAPS,
         tile_bytes=CHANNELS * 2,
@@ -137,20 +149,22 @@ def _convolve(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions,
         tile_rule="causal-conv1d: a block per sequence and 256 channels",
     )
     pieces = CHANNELS // rule.columns
-    with recorder.kernel(f"layer{layer}.{family}", family, layer, segments * batch, launch):
-        for segment in range(segments):  # the blocks of all sequences for these channels
-            first, last = segment * batch, segment * batch + batch - 1
+    with recorder.kernel(name, family, layer, share * batch, launch):
+        for block in range(share):  # the blocks of all sequences for these channels
+            segment, first, last = number * share + block, block * batch, block * batch + batch - 1
             weight = regions.conv_weight.load(segment, 1, each(first, last))
-            x = regions.x.load(segment, batch, even(first, last, 1), stride=segments)
+            x = regions.x.load(segment, batch * draft, even(first, last, draft), stride=segments)
             taps = regions.conv.load_each(
                 segment, TAPS, one(first), batch, TAPS * segments, stride=segments, worked=True
             )
             convolved, shifted = convolve(taps, x, weight, rule.columns)
             regions.conv.store_each(segment, shifted, one(first), TAPS * segments, stride=segments)
-            regions.qkv.store_each(segment * pieces, convolved, one(first), segments * pieces)
+            for token in range(draft):
+                row = (token * segments + segment) * pieces
+                regions.qkv.store_each(row, convolved[:, token], one(first), draft * segments * pieces)
 
 
-def _recur(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, batch: int) -> None:
+def _recur(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, batch: int, draft: int) -> None:
     keys, heads, pieces = rule.key_heads, rule.value_heads, rule.pieces
     programs, rows = heads * pieces, rule.channels // rule.columns
     launch = Shape(
@@ -158,7 +172,7 @@ def _recur(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, ba
         tile_bytes=rule.columns * DIM * 4,
         tiles_in_flight=LOADS_IN_FLIGHT,
         blocks_per_unit=rule.blocks_per_unit,
-        flops_per_tile=7 * rule.columns * DIM,
+        flops_per_tile=costs.flops_of(rule.family, 7 * rule.columns * DIM * draft),
         flops_unit="fp32",
         blocks_sharing=rule.sharing,
         tile_rule=rule.tile_rule,
@@ -167,25 +181,31 @@ def _recur(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, ba
         for sequence in range(batch):
             first, last = sequence * programs, sequence * programs + programs - 1
             of_a_key, of_a_head = each(first, first + rule.sharing - 1), each(first, first + pieces - 1)
-            q = regions.qkv.load_each(sequence * rows, pieces, of_a_key, keys, pieces)
-            k = regions.qkv.load_each(sequence * rows + keys * pieces, pieces, of_a_key, keys, pieces)
-            gate = regions.gate.load_each(sequence * heads, 1, of_a_head, heads, 1)
-            v = regions.qkv.load(sequence * rows + 2 * keys * pieces, programs, even(first, last, 1))
-            mine = even(first, last, rule.columns)
-            state = regions.state.load(sequence * heads * DIM, heads * DIM, mine, worked=True)
-            state, out = delta(q, k, v, gate, state)
-            regions.out.store(sequence * programs, out, even(first, last, 1))
-            regions.state.store(sequence * heads * DIM, state, mine)
+            mine, all_rows = even(first, last, rule.columns), heads * DIM
+            for token in range(sequence * draft, (sequence + 1) * draft):
+                q = regions.qkv.load_each(token * rows, pieces, of_a_key, keys, pieces)
+                k = regions.qkv.load_each(token * rows + keys * pieces, pieces, of_a_key, keys, pieces)
+                gate = regions.gate.load_each(token * heads, 1, of_a_head, heads, 1)
+                v = regions.qkv.load(token * rows + 2 * keys * pieces, programs, even(first, last, 1))
+                if token == sequence * draft:
+                    state = regions.state.load(token * all_rows, all_rows, mine, worked=True)
+                state, out = delta(q, k, v, gate, state)
+                regions.out.store(token * programs, out, even(first, last, 1))
+                regions.state.store(token * all_rows, state, mine, dependent=False)  # beside the output
 
 
 @arithmetic
 def convolve(
     taps: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, columns: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """taps [batch, 3, 256], x [batch, 256], weight [1, 4 x 256]: SiLU of the sum, and the shifted taps."""
-    window = torch.cat([taps, x[:, None]], dim=1)
-    summed = (window.float() * weight.float().reshape(TAPS + 1, CHANNELS)).sum(1)
-    return silu(summed).reshape(len(x), -1, columns), window[:, 1:]
+    """taps [batch, 3, 256], x [batch x draft, 256], weight [1, 4 x 256]: SiLUs of sums, and shifted taps.
+
+    Returns [batch, draft, pieces, columns] and [batch, 3, 256].
+    """
+    window = torch.cat([taps, x.reshape(len(taps), -1, CHANNELS)], dim=1)
+    parts = window.unfold(1, TAPS + 1, 1).float()  # [batch, draft, 256, 4]
+    summed = (parts * weight.float().reshape(TAPS + 1, CHANNELS).T).sum(-1)
+    return silu(summed).unflatten(2, (-1, columns)), window[:, -TAPS:]
 
 
 @arithmetic

@@ -163,7 +163,12 @@ def step(
         choices = [choice_of(shape, tokens) for tokens in lengths]
         indexer.scan(recorder, layer, r.indexer, entries, units)
         indexer.select(recorder, layer, r.indexer, choices, units, selected, run.cut)
+        if run.merge is not None:
+            run.merge(r.indexer)
     counts = [gathered(shape, tokens) for tokens in lengths]
+    if run.merge is not None:
+        assert selected is not None, "rows of several GPUs are selected beforehand"
+        counts = [len(mine) for mine in selected]
     kept = r.attention.rows
     rows = dsa_attend.Rows(r.attention.kv, kept, r.indices, None, selected, batch)
     if r.staged is not None:

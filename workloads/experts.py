@@ -94,6 +94,17 @@ def chosen_of(ids: Int64s, experts: int) -> Chosen:
     return Chosen(ids, tuple(expert for expert, _ in found), tuple(pairs for _, pairs in found))
 
 
+def held(ids: Int64s, experts: int, count: int) -> tuple[Int64s, int]:
+    """Chosen experts as the GPU numbers them that has most of them, each GPU `count` in a row; and `count`.
+
+    Those of other GPUs, and those that cost nothing, are numbered from `count` on.
+    """
+    here = np.unique(ids[ids < experts])
+    busiest = int(np.bincount(here // count, minlength=1).argmax())
+    own = ids - busiest * count
+    return np.where((ids < experts) & (own >= 0) & (own < count), own, count), count
+
+
 def needs_align(tokens: int, active: int, experts: int) -> bool:
     """Whether rows of an expert are brought together."""
     return tokens * active * ALIGN_FROM > experts

@@ -60,7 +60,7 @@ def acts(w: Weights, *, dense: bool, routed: bool) -> dict[str, int]:
     if routed:
         widths |= {"logits": w.experts + w.zero_experts, "routed": w.hidden}
         if w.shared:
-            width = w.shared * w.expert_width
+            width = w.shared * (w.shared_width or w.expert_width)
             widths |= {"shared-up": 2 * width, "shared-inner": width, "shared-out": w.hidden}
         if w.latent:
             widths |= {"experts-in": w.latent, "experts-made": w.latent}
@@ -99,7 +99,7 @@ def routed(kit: Kit, w: Weights, r: Routed, drawn: Int64s | None, out: Rows) -> 
     scales, active = Rows(r.scales, w.active), w.active
     kit.rows("experts-scale", "glue", [scales], [scales], scaled, ROUTER_SCALE)
     kit.rows("experts-fill", "glue", [], [Rows(r.count, 1)], filled, kit.tokens * active, kit.tokens)
-    chosen = chosen_of(ids, w.experts)
+    chosen = chosen_of(*experts.held(ids, w.experts, w.held or w.experts))
     aligned = needs_align(kit.tokens, active, w.experts + w.zero_experts)
     if aligned:
         experts.align(recorder, layer, r.ids, r.order)

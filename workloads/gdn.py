@@ -56,7 +56,7 @@ def rule_of(shape: GdnShape) -> Rule:
 
 def declare(recorder: Recorder, layer: int, shape: GdnShape, run: Run) -> DeltaRegions:
     """Regions of layer `layer` for all sequences."""
-    return delta_rule.declare(recorder, layer, rule_of(shape), run.batch)
+    return delta_rule.declare(recorder, layer, rule_of(shape), run.batch, run.draft)
 
 
 def fill(regions: DeltaRegions, generator: torch.Generator) -> None:
@@ -74,4 +74,4 @@ def step(
     selected: None = None,
 ) -> None:
     """One decode step of one layer; how long the sequences are does not matter."""
-    delta_rule.step(recorder, layer, rule_of(shape), regions, len(lengths))
+    delta_rule.step(recorder, layer, rule_of(shape), regions, len(lengths), run.draft)

@@ -14,7 +14,7 @@ import torch
 
 from workloads import kit as kits
 from workloads import pointwise
-from workloads.activations import row_launch
+from workloads.activations import Rows, row_launch
 from workloads.arithmetic import arithmetic
 from workloads.facts import Fact
 from workloads.grid import even, one
@@ -99,9 +99,9 @@ def finish(outer: Outer) -> None:
     kit.product("head", act["x"], act["vocabulary"])
 
 
-def sample(outer: Outer) -> None:
-    """The largest logit of each token: of 16 parts each, then of these."""
-    kit, logits = outer.kit, outer.kit.act["vocabulary"]
+def sample(outer: Outer, logits: Rows) -> None:
+    """The largest of each token's logits: of 16 parts each, then of these."""
+    kit = outer.kit
     recorder, tokens, blocks = kit.recorder, kit.tokens, kit.tokens * SAMPLERS
     launch = row_launch("argmax: 16 blocks per token")
     with recorder.kernel("sample", "sample", -1, blocks, launch):

@@ -57,12 +57,13 @@ FACTS = (
 def rule_of(shape: KdaShape) -> Rule:
     """How a layer's recurrence is cut."""
     tile_rule = "fla recurrent: a block per sequence, head and 32 value columns"
-    return Rule("kda", shape.heads, shape.heads, DIM, COLUMNS, BLOCKS_PER_UNIT, tile_rule)
+    apart = ("-q", "-k", "-v")
+    return Rule("kda", shape.heads, shape.heads, DIM, COLUMNS, BLOCKS_PER_UNIT, tile_rule, apart)
 
 
 def declare(recorder: Recorder, layer: int, shape: KdaShape, run: Run) -> DeltaRegions:
     """Regions of layer `layer` for all sequences."""
-    return delta_rule.declare(recorder, layer, rule_of(shape), run.batch)
+    return delta_rule.declare(recorder, layer, rule_of(shape), run.batch, run.draft)
 
 
 def fill(regions: DeltaRegions, generator: torch.Generator) -> None:
@@ -80,4 +81,4 @@ def step(
     selected: None = None,
 ) -> None:
     """One decode step of one layer; how long the sequences are does not matter."""
-    delta_rule.step(recorder, layer, rule_of(shape), regions, len(lengths))
+    delta_rule.step(recorder, layer, rule_of(shape), regions, len(lengths), run.draft)

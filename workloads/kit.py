@@ -27,11 +27,13 @@ SUM_ROW = 8  # fp32 values of a row of partial sums
 class Shared:
     """Activations that layers share: declared when first asked for, before any kernel.
 
+    tokens   of a step; draft: of them, those of each sequence, one after another
     coded    fp8 inputs, as many rows of 128 values as the widest need; partial: sums of splits
     """
 
     recorder: Recorder
     tokens: int
+    draft: int = 1
     known: dict[tuple[str, int, str], Rows] = field(default_factory=dict)
     coded_rows: int = 0
     sums: int = 0
@@ -146,7 +148,7 @@ def declare(
 ) -> Kit:
     """Regions of a layer: matrices, norms of these widths, activations of these widths."""
     recorder = shared.recorder
-    w = {m.name: linear.declare(recorder, layer, m, weights_dtype, units) for m in matrices}
+    w = {m.name: linear.declare(recorder, layer, m, weights_dtype, units, shared.tokens) for m in matrices}
     for matrix in w.values():
         shared.need(matrix)
     made = {

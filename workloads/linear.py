@@ -2,11 +2,11 @@
 
 Computes x W^T for the tokens of a step. In bf16 as cuBLAS does it on Hopper, in fp8 as DeepGEMM does
 (`linear_cut`): a block takes tiles of outputs, walks the inputs in pieces of 128 bytes with several in
-flight, and reads all tokens' inputs; where inputs are split, partial sums go out in fp32 and a pass of
-its own adds them. fp8 weights have a scale for 128 x 128, fp8 inputs one for 128 values, made by a pass
-before. Weights lie as blocks take them: [matrices, splits, outputs, inputs of a split] in rows of 128
-bytes. Left out: that a row of a real matrix lies in one piece, clusters that share inputs, and that many
-tokens are several tiles.
+flight, and reads all tokens' inputs, those of a cluster each a share; where inputs are split, partial
+sums go out in fp32 and a pass of its own adds them. fp8 weights have a scale for 128 x 128, fp8 inputs
+one for 128 values, made by a pass before. Weights lie as blocks take them: [matrices, splits, outputs,
+inputs of a split] in rows of 128 bytes. Left out: that a row of a real matrix lies in one piece, clusters
+that share inputs, and that many tokens are several tiles.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Linear:
 
 
 def declare(
-    recorder: Recorder, layer: int, matrix: Matrix, weights_dtype: str, units: int, prefix: str = ""
+    recorder: Recorder, layer: int, matrix: Matrix, weights_dtype: str, units: int, tokens: int
 ) -> Linear:
-    """The region of a matrix, and of its scales."""
+    """The region of a matrix, and of its scales; `tokens` of a step."""
     dtype = matrix.dtype(weights_dtype)
     size = {"bf16": 2, "fp8": 1}[dtype]
-    name = kernel_name(layer, f"{prefix}w-{matrix.name}")
+    name = kernel_name(layer, f"w-{matrix.name}")
     assert matrix.k * size % STEP_BYTES == 0, f"{name}: {matrix.k} inputs are not whole pieces of 128 bytes"
-    cut = cut_of(matrix.n, matrix.k, matrix.count, dtype, units)
+    cut = cut_of(matrix.n, matrix.k, matrix.count, dtype, units, tokens)
     rows = matrix.parameters * size // STEP_BYTES
     coded = {"bf16": "bf16", "fp8": "fp8_e4m3"}[dtype]
     scales = None
@@ -145,6 +145,12 @@ def product(
     _reduce(recorder, layer, linear, outs, tokens, partial, finish, beside)
 
 
+def has_memset(linear: Linear) -> bool:
+    """Whether cuBLAS clears a counter before: where units take several tiles each."""
+    tiles = linear.matrix.count * -(-linear.matrix.n // linear.cut.tile) * linear.cut.split
+    return linear.scales is None and tiles > linear.cut.blocks
+
+
 def _steps(linear: Linear) -> int:
     """Pieces of 128 bytes that the inputs of an output are."""
     return linear.matrix.k * linear.weights.dtype.itemsize // STEP_BYTES
@@ -155,14 +161,23 @@ def _inputs(linear: Linear, x: Rows, tokens: int) -> torch.Tensor:
     cut, blocks = linear.cut, linear.cut.blocks
     if linear.matrix.count > 1:
         return x.load(tokens, even(0, blocks - 1, 1))
-    if cut.split == 1 or x.pieces % cut.split:
-        return x.load(tokens, each(0, blocks - 1))
-    share, pieces = blocks // cut.split, x.pieces // cut.split
-    parts = [
-        x.part(at * pieces, pieces).load(tokens, each(at * share, (at + 1) * share - 1))
-        for at in range(cut.split)
-    ]
+    splits = 1 if x.pieces % cut.split else cut.split
+    share, pieces = blocks // splits, x.pieces // splits
+    parts = [_shared(x.part(at * pieces, pieces), tokens, cut, at * share, share) for at in range(splits)]
     return torch.cat(parts, dim=1)
+
+
+def _shared(x: Rows, tokens: int, cut: Cut, first: int, share: int) -> torch.Tensor:
+    """Inputs of the blocks first..: each fetches those of some tokens for all blocks of its cluster."""
+    ranks = cut.cluster if tokens >= cut.cluster and share >= cut.cluster else 1
+    bounds = [(rank * tokens // ranks, (rank + 1) * tokens // ranks) for rank in range(ranks)]
+    blocks = [first + rank * share // ranks for rank in range(ranks + 1)]
+    return torch.cat(
+        [
+            x.load_some(begin, end - begin, each(blocks[rank], blocks[rank + 1] - 1))
+            for rank, (begin, end) in enumerate(bounds)
+        ]
+    )
 
 
 def _reduce(
@@ -247,7 +262,7 @@ def _launch(linear: Linear, tokens: int, partial: RegionHandle | None) -> Shape:
     inputs = STEP_BYTES // linear.weights.dtype.itemsize
     return Shape(
         tile_rows=cut.tile,
-        tile_bytes=cut.tile * STEP_BYTES,
+        tile_bytes=cut.stages * -(-tokens // cut.cluster) * STEP_BYTES,  # inputs have buffers of their own
         tiles_in_flight=cut.stages,
         flops_per_tile=2 * cut.tile * inputs * max(LEAST_TOKENS, tokens),
         flops_unit=linear.dtype,

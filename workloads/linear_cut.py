@@ -14,6 +14,7 @@ from workloads.facts import Fact
 
 STEP_BYTES = 128  # of an output's inputs that one tile takes: 64 in bf16, 128 in fp8
 TILES = ((64, 16), (128, 12), (192, 8), (256, 6))  # outputs of a tile in bf16, and tiles in flight
+CLUSTER = 4  # blocks that share what they fetch of the inputs
 WIDE = 128  # outputs of a tile where every unit gets several
 LONG = 4096  # inputs from which they are split, if units would stay idle
 LEAST_STEPS = 16  # of a split
@@ -21,8 +22,11 @@ CODED_TILES = (16, 32, 64, 96, 128, 144, 160)  # outputs of a tile in fp8
 CODED_BYTES = 200 << 10  # shared memory for tiles in flight
 CODED_STAGES = 16
 
-# What cuBLAS took where the rule says otherwise: (outputs, inputs) -> tile, tiles in flight, splits.
+# What cuBLAS took where the rule says otherwise: (outputs, inputs) -> tile, tiles in flight, splits; and with
+# more than 32 tokens.
 CHOSEN = {(2304, 9216): (128, 12, 6), (7168, 16_384): (256, 6, 4), (24_576, 1536): (256, 6, 1)}
+MANY = 32
+CHOSEN_OF_MANY = {(4096, 2304): (48, 15, 1), (7168, 16_384): (112, 9, 2)}
 
 FACTS = (
     Fact(
@@ -43,6 +47,12 @@ FACTS = (
         "stated",
         "DeepGEMM: get_best_configs, SM90",
     ),
+    Fact(
+        "kernel.linear.cluster",
+        "4 blocks fetch a share of the tokens' inputs each",
+        "assumed",
+        "cuBLAS: clusters of 4, in names of its kernels; DeepGEMM: neighbours ask for the same lines",
+    ),
     Fact("kernel.linear.blocks_per_unit", "1", "stated", "shared memory of a block, from its tiles"),
 )
 
@@ -54,23 +64,27 @@ class Cut(NamedTuple):
     stages  tiles that a block has in flight
     split   blocks that share the inputs of the same outputs
     blocks  of the grid, 1 a unit at most
+    cluster blocks that share what they fetch of the inputs
     """
 
     tile: int
     stages: int
     split: int
     blocks: int
+    cluster: int
 
 
-def cut_of(n: int, k: int, count: int, dtype: str, units: int) -> Cut:
+def cut_of(n: int, k: int, count: int, dtype: str, units: int, tokens: int) -> Cut:
     """Blocks of `count` products of n outputs and k inputs each."""
     if dtype == "fp8":
         return _coded(n, count, units)
     tile, stages = next(((t, s) for t, s in TILES if count * -(-n // t) <= units), (WIDE, dict(TILES)[WIDE]))
     split = _split(count * -(-n // tile), k * 2 // STEP_BYTES, units) if k >= LONG and count == 1 else 1
-    if count == 1 and (n, k) in CHOSEN:
-        tile, stages, split = CHOSEN[n, k]
-    return Cut(min(tile, n), stages, split, min(units, count * -(-n // tile) * split))
+    if count == 1:
+        known = CHOSEN | CHOSEN_OF_MANY if tokens > MANY else CHOSEN
+        tile, stages, split = known.get((n, k), (tile, stages, split))
+    blocks = min(units, count * -(-n // tile) * split)
+    return Cut(min(tile, n), stages, split, blocks, CLUSTER)
 
 
 def _split(tiles: int, steps: int, units: int) -> int:
@@ -88,4 +102,4 @@ def _coded(n: int, count: int, units: int) -> Cut:
 
     tile = min(CODED_TILES, key=worth)
     stages = min(CODED_STAGES, CODED_BYTES // (tile * STEP_BYTES))
-    return Cut(min(tile, n), stages, 1, min(units, count * -(-n // tile)))
+    return Cut(min(tile, n), stages, 1, min(units, count * -(-n // tile)), CLUSTER)

@@ -13,6 +13,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from memsim.errors import UsageError, nearest
 from workloads.models.model import Layer, Model, Weights
 from workloads.shapes import (
@@ -26,7 +29,10 @@ from workloads.shapes import (
     WindowShape,
 )
 
+Int64s = npt.NDArray[np.int64]
+
 EXAMPLE = "tp=8,ep=8"
+BLOCK = 128  # rows and columns of fp8 weights that share a scale
 VOCAB_PAD = 64  # vLLM pads the vocabulary to a multiple of so many rows before it is cut
 
 
@@ -67,6 +73,13 @@ class Parallel:
     def rows(self, tokens: int) -> int:
         """Of a sequence's positions, those of the GPU that has the most: they are dealt in turns."""
         return -(-tokens // self.dcp)
+
+    def here(self, rows: Int64s) -> Int64s:
+        """Of the rows that a sequence selects, those of the GPU that has the most, as it numbers them."""
+        owners = rows % self.dcp
+        most = np.bincount(owners, minlength=self.dcp).argmax()
+        mine: Int64s = rows[owners == most] // self.dcp
+        return mine
 
 
 ALONE = Parallel()
@@ -182,8 +195,7 @@ class _Cut:
     def weights(self, w: Weights) -> Weights:
         """Sizes outside attention."""
         p, columns = self.parallel, self.parallel.expert_columns
-        rows = -(-w.vocab // VOCAB_PAD) * VOCAB_PAD
-        width, shared = w.expert_width, 0
+        rows, shared = -(-w.vocab // VOCAB_PAD) * VOCAB_PAD, 0
         if w.experts and w.experts % p.ep:
             raise self.wrong(f"{w.experts} experts cannot be dealt to ep={p.ep} GPUs evenly")
         if w.experts and w.expert_width % columns:
@@ -191,15 +203,20 @@ class _Cut:
                 f"the {w.expert_width} columns of an expert cannot be cut by {columns} GPUs; deal them, ep"
             )
         if w.shared:
-            shared = self.even("columns of the shared experts", w.shared_width or w.expert_width)
+            columns_of_shared = w.shared_width or w.expert_width
+            shared = self.blocks(w, self.even("columns of the shared experts", columns_of_shared))
         return replace(
             w,
             vocab=-(-rows // p.tp),
             dense_width=self.even("columns of a dense layer", w.dense_width),
             held=w.experts // p.ep,
-            expert_width=width // columns,
+            expert_width=self.blocks(w, w.expert_width // columns),
             shared_width=shared,
         )
+
+    def blocks(self, w: Weights, columns: int) -> int:
+        """Columns padded to whole blocks, where a block of fp8 weights has a scale."""
+        return -(-columns // BLOCK) * BLOCK if w.dtype == "fp8" else columns
 
     def even(self, what: str, count: int, *, pairs: bool = False) -> int:
         """`count` / tp; `pairs`: an even number of them."""

@@ -148,7 +148,7 @@ class Recorder:
             blocks=blocks,
             partial_region=-1 if partial is None else partial.region.id,
             **costs.of(cost or family),
-            **vars(shape),
+            **{**vars(shape), "flops_per_tile": costs.flops_of(cost or family, shape.flops_per_tile)},
         )
         self.families.add(cost or family)
         self._kernels += 1

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from workloads.splits import AS_PRODUCTION, Cut
+
+if TYPE_CHECKING:
+    from workloads.indexer import IndexerRegions
 
 Int64s = npt.NDArray[np.int64]
 
@@ -26,8 +29,11 @@ class Run:
     index      regions of the layer whose selection this layer uses; None: it selects for itself
     kv         regions of the layer whose compressed rows and index keys it reads; None: it has its own
     blocks     regions of the layer whose candidate blocks bound its selection; None: all entries compete
+    merge      makes the rows of all GPUs' candidates, where they share positions and the given rows are
+               those of this GPU; None: it has all positions
     lengths    tokens of each sequence at the last step where they differ; else all have `most_rows`
     candidates numbers of the candidate blocks of each sequence, ascending, where scores do not choose them
+    draft      new tokens of each sequence, the ones that a draft proposes included
     project    launches the product that makes an index key of a latent, between kernels (V4.1); None: none
     """
 
@@ -40,8 +46,10 @@ class Run:
     kv: Any = None
     blocks: Any = None
     candidates: Sequence[Int64s] | None = None
+    draft: int = 1
     project: Callable[[], None] | None = None
     lengths: Sequence[int] | None = None
+    merge: Callable[[IndexerRegions], None] | None = None
 
     @property
     def rows(self) -> list[int]:

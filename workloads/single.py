@@ -17,13 +17,14 @@ from typing import Any
 
 from memsim.trace_write import TraceWriter
 from workloads import combine, costs, dsa, dsa_attend, dsa_index, dsa_topk, gdn, indexer, kda, mla, splits
-from workloads.decode import META_SELECTION, STEP_FACTS
 from workloads.delta_rule import DeltaRegions
 from workloads.facts import Fact
+from workloads.job import META_SELECTION
 from workloads.record import ListSink, Recorder
 from workloads.run import Run
 from workloads.selection import make_selection
 from workloads.shapes import DsaShape, GdnShape, KdaShape, MlaShape
+from workloads.step_facts import STEP_FACTS
 
 INDEX_HEADS, HEADS, TOP_K = 64, 128, 2048  # of parts of a DSA layer that the kernel at hand does not use
 FIRST_LAYER = 2  # whose selection the first buffer takes: those of layers 0 and 1 are not typical

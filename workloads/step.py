@@ -110,16 +110,17 @@ def check(model: Model) -> None:
 def declare(
     recorder: Recorder,
     model: Model,
-    tokens: int,
+    batch: int,
     units: int,
     weights_dtype: str,
     routing: Routing | None,
     seed: int,
+    draft: int = 1,
 ) -> Step:
-    """Regions of all layers beside their attention, and around them."""
+    """Regions of all layers beside their attention, and around them, for `batch` x `draft` tokens."""
     w = model.weights
     assert w is not None, f"{model.name} has no weights"
-    shared = Shared(recorder, tokens)
+    shared = Shared(recorder, batch * draft, draft)
     table, last = matrices.of_outer(w)
     outer = head.declare(shared, w, table, last, units, weights_dtype)
     kits = tuple(
@@ -164,10 +165,23 @@ def begin(step: Step, number: int) -> None:
     head.embed(step.outer, head.drawn_tokens(step.seed, number, tokens, step.weights.vocab))
 
 
-def end(step: Step) -> None:
-    """Last norm, logits, sampling."""
+def begun(step: Step) -> Rows:
+    """What the rows of the input table have become."""
+    act = step.outer.kit.act
+    if "streams" not in act:
+        return act["residual"]
+    return Rows(act["streams"].handle, act["x"].pieces)  # before they are copied to the other streams
+
+
+def logits(step: Step) -> Rows:
+    """Logits over this GPU's part of the vocabulary."""
+    return step.outer.kit.act["vocabulary"]
+
+
+def end(step: Step, gather: Callable[[Rows], Rows] = lambda own: own) -> None:
+    """Last norm, logits, sampling; `gather` brings the logits of all parts of the vocabulary together."""
     head.finish(step.outer)
-    head.sample(step.outer)
+    head.sample(step.outer, gather(logits(step)))
 
 
 def before(step: Step, number: int, attention: Any, lengths: Sequence[int]) -> None:

@@ -76,9 +76,7 @@ def compile_cubin(source: str, name: str, arch: str, options: tuple[str, ...] = 
     if library is None:
         return _compile_nvcc(source, name, arch, options)
     program = ctypes.c_void_p()
-    code = library.nvrtcCreateProgram(
-        ctypes.byref(program), source.encode(), name.encode(), 0, None, None
-    )
+    code = library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
     if code:
         raise CudaError(f"nvrtcCreateProgram: error {code}")
     flags = [f"--gpu-architecture={arch}", "--std=c++17", f"--include-path={SOURCES}", *options]
@@ -189,9 +187,7 @@ def bind(
 
     def launch() -> None:
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        code = driver().cuLaunchKernel(
-            function, x, y, z, block, 1, 1, shared_bytes, stream, pointers, None
-        )
+        code = driver().cuLaunchKernel(function, x, y, z, block, 1, 1, shared_bytes, stream, pointers, None)
         check(code, f"cuLaunchKernel({name})")
 
     launch.keep = (arguments, boxed)  # type: ignore[attr-defined]

@@ -57,9 +57,7 @@ def run(
     return summary
 
 
-def bury(
-    chosen: list[Family], env: Env, folder: Path, summary: Summary, say: Callable[[str], None]
-) -> None:
+def bury(chosen: list[Family], env: Env, folder: Path, summary: Summary, say: Callable[[str], None]) -> None:
     """Write down the point during which an earlier process died or hung."""
     key = supervise.left(folder, env.run).get("point")
     for family in chosen:

@@ -6,15 +6,21 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from workloads.models import cache, parameters
+from workloads.models import cache, footprint, parameters
 from workloads.models.model import Layer, Model
+from workloads.parallel import ALONE, Parallel
 
 MODEL_CONTEXTS = (131_072, 1_048_576, 10_485_760)
 FAR = 1 << 40  # a context where every ratio divides
 
 
-def document(model: Model, contexts: Sequence[int] = MODEL_CONTEXTS) -> dict[str, Any]:
-    """Layers, bytes at `contexts`, parameters, and every number with its source."""
+def document(
+    model: Model,
+    contexts: Sequence[int] = MODEL_CONTEXTS,
+    batch: int = 1,
+    parallel: Parallel = ALONE,
+) -> dict[str, Any]:
+    """Layers, bytes at `contexts`, what a GPU holds of a batch, parameters, every number with its source."""
     return {
         "name": model.name,
         "title": model.title,
@@ -25,6 +31,7 @@ def document(model: Model, contexts: Sequence[int] = MODEL_CONTEXTS) -> dict[str
         "scanned_bytes_per_context_token": float(cache.slope(model)),
         "layers": _layers(model),
         "contexts": [_at(model, context) for context in contexts],
+        "held": _held(model, contexts, batch, parallel),
         "parameters": _parameters(model),
         "numbers": [fact._asdict() for fact in model.facts],
     }
@@ -72,6 +79,30 @@ def _at(model: Model, context: int) -> dict[str, Any]:
         "written_bytes": int(found.written),
         "touched_every_step_bytes": int(found.touched),
         "only_gathered_share": float(found.gathered_only),
+    }
+
+
+def _held(model: Model, contexts: Sequence[int], batch: int, parallel: Parallel) -> dict[str, Any]:
+    """What one of the GPUs that share the model and the batch holds, of the GPU that holds most."""
+    part = "attention" if model.weights is None else "step"
+    found = [footprint.of_model(model, [context] * batch, parallel, part=part) for context in contexts]
+    return {
+        "parallel": parallel.words,
+        "gpus": parallel.gpus,
+        "batch": batch,
+        "part": part,
+        "contexts": [
+            {
+                "context_tokens": context,
+                "weights_bytes": held.weights,
+                "kv_bytes": held.kv,
+                "index_bytes": held.index,
+                "state_bytes": held.state,
+                "scratch_bytes": held.activation + held.output,
+                "total_bytes": held.total,
+            }
+            for context, held in zip(contexts, found, strict=True)
+        ],
     }
 
 

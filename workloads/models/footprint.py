@@ -2,8 +2,9 @@
 
 A model, the contexts of its batch and how it is spread over GPUs enter; a `Footprint` leaves: kind by kind
 what the regions of a recorded step add up to, without recording one and without torch. Every term is some
-bytes of a layer and some for each of its sequences. Left out: what an engine keeps beside a step (its graphs,
-its workspace, unused pages), and look-up tables beside the vocabulary's, which lie in host memory.
+bytes of a layer and some for each of its sequences. Left out: the activations outside attention of a whole
+step, which its layers share (a megabyte or two a token), what an engine keeps beside a step (its graphs, its
+workspace, unused pages), and look-up tables beside the vocabulary's, which lie in host memory.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PARTS = ("attention", "step")
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of the regions of each kind."""
+    """Bytes of the regions of each kind; `exchange` is what the other GPUs hold for this one."""
 
     weights: int = 0
     kv: int = 0
@@ -32,6 +33,7 @@ class Footprint:
     state: int = 0
     activation: int = 0
     output: int = 0
+    exchange: int = 0
 
     def __add__(self, other: Footprint) -> Footprint:
         return Footprint(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Footprint)))
@@ -41,8 +43,8 @@ class Footprint:
 
     @property
     def total(self) -> int:
-        """All of them."""
-        return sum(getattr(self, field.name) for field in fields(Footprint))
+        """All that this GPU holds."""
+        return sum(getattr(self, field.name) for field in fields(Footprint)) - self.exchange
 
     @property
     def caches(self) -> int:
@@ -77,8 +79,10 @@ def of_model(
     for layer, count in Counter(_plain(layer, parallel) for layer in cut.layers).items():
         of_sequences = (_sequence(layer, run, held) * times for held, times in Counter(rows).items())
         found += sum(of_sequences, _fixed(layer, run)) * count
+    for shape in {layer.shape for layer in cut.layers} if parallel.dcp > 1 else ():
+        found += Footprint(**region_bytes.of_positions(shape, parallel.dcp)) * len(rows)
     if part == "step":
-        found += Footprint(weights=_matrices(cut))
+        found += Footprint(weights=_matrices(cut), exchange=_sums(cut, parallel) * len(rows))
     return found
 
 
@@ -105,13 +109,20 @@ def _plain(layer: Layer, parallel: Parallel) -> Layer:
     )
 
 
+def _sums(model: Model, parallel: Parallel) -> int:
+    """Bytes of a token that the other GPUs of a group hold: parts of its sums, and of its logits."""
+    assert model.weights is not None
+    return (parallel.tp - 1) * (model.weights.hidden + model.weights.vocab) * 2
+
+
 def _matrices(model: Model) -> int:
-    """Bytes of all matrices outside the attention's own regions."""
+    """Bytes of all matrices and norms outside the attention's own regions."""
     w = model.weights
     assert w is not None, f"{model.name} has no weights"
     layers = (matrix for number in range(len(model.layers)) for matrix in matrices.of_layer(model, number))
     found: int = sum(matrix.bytes(w.dtype) for matrix in (*layers, *matrices.of_outer(w)))
-    return found
+    norms = sum(region_bytes.norms_of(layer, w.hidden) for layer in model.layers) + 2 * w.hidden
+    return found + norms
 
 
 @lru_cache(maxsize=4096)

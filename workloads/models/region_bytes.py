@@ -24,6 +24,7 @@ from workloads.shapes import (
     HcaShape,
     KdaShape,
     MlaShape,
+    Shape,
     SwaShape,
     WindowShape,
 )
@@ -99,6 +100,40 @@ def of_sequence(layer: Layer, run: LayerRun, rows: int) -> Kinds:
         found["activation"] += LATENT * 4  # sums of columns, before the norm
         return found + _compressor(LATENT, shape.ratio, halves=1)
     return found + _csa(layer, shape, run, rows) if isinstance(shape, CsaShape) else found
+
+
+def of_positions(shape: Shape, gpus: int) -> Kinds:
+    """What a sequence adds once for all layers of a shape (this GPU's heads) whose positions `gpus` share.
+
+    Log-sum-exps and candidates of all GPUs; and what the others hold of them, of queries and of results.
+    """
+    attention = shape.attention if isinstance(shape, DsaShape) else shape
+    if not isinstance(attention, MlaShape | GqaShape):
+        return Counter()
+    candidates = 0
+    if isinstance(shape, DsaShape):
+        candidates = (shape.top_k + shape.pool - 1) * CANDIDATE_BYTES
+    width = attention.key_dim + attention.value_dim if isinstance(attention, GqaShape) else 0
+    if isinstance(attention, MlaShape):
+        width = LATENT + attention.rope + LATENT
+    lse = gpus * attention.heads * 4
+    parts = lse + candidates + attention.heads * width * 2
+    return Counter(activation=gpus * (lse + candidates), exchange=(gpus - 1) * parts)
+
+
+def norms_of(layer: Layer, hidden: int) -> int:
+    """Weights of a layer's norms, bf16: before attention, after it, and those of its projections."""
+    shape, p = layer.shape, layer.projections
+    widths = 2 * hidden
+    if isinstance(shape, KdaShape | GdnShape):
+        widths += DIM
+    elif isinstance(shape, MlaShape):
+        widths += LATENT + p.q_lora
+    elif isinstance(shape, DsaShape):
+        widths += LATENT + p.q_lora + (DIM if layer.index_from is None else 0)
+    elif isinstance(shape, WindowShape | CsaShape | HcaShape):
+        widths += LATENT + p.q_lora
+    return 2 * widths
 
 
 def _padded(rows: int, page: int) -> int:

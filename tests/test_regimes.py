@@ -1,0 +1,63 @@
+"""What binds each kernel on an H200, where measurements say what does.
+
+Of dense MLA: a call with 16 to 64 heads takes as long as its bytes need, one with 128 heads twice as long at
+half the bandwidth; short contexts spend most of their time in the combine pass, in proportion to its splits.
+KDA of one sequence moves a third of what HBM gives, and its cache stays warm below 20 MB.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memsim.result import FamilyTotals
+from memsim.simulate import replay
+from workloads import kernel_options, single
+
+FIXED = {"launch", "latency", "block start-up", "tile overhead"}  # neither bytes nor arithmetic
+
+
+def replayed(folder: Path, kernel: str, **options: object) -> dict[str, FamilyTotals]:
+    """Families of a kernel's trace on an H200."""
+    path = folder / "trace.parquet"
+    single.write(kernel, kernel_options.complete(kernel, options), 132, 0, path)
+    return {family.name: family for family in replay(path, "h200").families}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "family", "bound"),
+    [
+        ("mla", {"context": 16_384, "heads": 16}, "mla-combine", "serial chain"),
+        ("mla", {"context": 8192, "heads": 128}, "mla-combine", "serial chain"),
+        ("mla", {"context": 524_288, "heads": 16}, "mla", "hbm bandwidth"),
+        ("mla", {"context": 524_288, "heads": 32}, "mla", "hbm bandwidth"),
+        ("mla", {"context": 524_288, "heads": 128}, "mla", "arithmetic"),
+        ("mla", {"context": 8192, "heads": 128, "batch": 64}, "mla", "arithmetic"),
+        ("kda", {"heads": 32, "batch": 16, "buffers": 1, "calls_per_launch": 4}, "kda", "l2 bandwidth"),
+        ("kda", {"heads": 32, "batch": 64, "buffers": 8, "calls_per_launch": 8}, "kda", "hbm bandwidth"),
+        ("dsa-attend", {"context": 131_072}, "dsa-combine", "serial chain"),
+        ("dsa-topk", {"context": 131_072}, "dsa-topk", "tile overhead"),
+        ("dsa-topk", {"context": 4_194_304}, "dsa-topk", "bytes in flight"),
+    ],
+)
+def test_what_binds_is_what_was_measured_to(tmp_path, kernel, options, family, bound):
+    assert replayed(tmp_path, kernel, **options)[family].bound == bound
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "family"),
+    [("kda", {"heads": 32}, "kda"), ("dsa-attend", {"context": 131_072}, "dsa-attend")],
+)
+def test_one_sequence_waits_for_fixed_times(tmp_path, kernel, options, family):
+    """Launch, start-up and the latency of one tile: more bandwidth or arithmetic would save less."""
+    found = replayed(tmp_path, kernel, **options)[family]
+    assert found.bound in FIXED
+    assert max(found.bound_shares, key=found.bound_shares.__getitem__) in FIXED
+
+
+def test_a_combine_pass_takes_as_long_as_its_splits(tmp_path):
+    """As a profiler sees them on an H200 (FlashMLA of vLLM 0.22.0): from the attention's end to its own."""
+    for context, splits, measured_us in ((3072, 48, 10.8), (12_288, 96, 20.7), (16_384, 128, 28.1)):
+        combine = replayed(tmp_path, "mla", context=context, heads=16)["mla-combine"]
+        assert combine.time_ps / 1e6 == pytest.approx(measured_us, rel=0.05), splits

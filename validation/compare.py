@@ -1,0 +1,156 @@
+"""`memsim validate compare`: your own decode runs against what memsim says of them.
+
+Enters: a CSV file of runs, a row each (columns `COLUMNS`). Leaves: a `Run` with its projected point for each,
+in the file's order: measured, predicted, and whether the measured time lies in the interval.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memsim.errors import UsageError, shown
+from memsim.projection_cell import check, grid
+from memsim.projection_point import Ask, Point
+from memsim.projection_run import run
+from memsim.units import format_time, format_tokens, parse_tokens
+from validation import show
+
+if TYPE_CHECKING:
+    from memsim.progress import Progress
+
+COLUMNS = ("model", "machine", "parallel", "context", "batch", "tpot_ms")
+ALONE = ("", "1", "tp=1")  # one GPU
+PS = 10**9  # of a millisecond
+NAMES = ("model", "machine", "context", "batch", "measured", "predicted", "error", "interval", "")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A measured run, and what is predicted of it; a point without a number says why in `refused`."""
+
+    measured_ps: int
+    point: Point
+
+    @property
+    def error(self) -> float | None:
+        """predicted / measured - 1; None without a number."""
+        return self.point.tpot_ps / self.measured_ps - 1 if self.point.tpot_ps else None
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured time lies in the interval."""
+        return self.point.low_ps <= self.measured_ps <= self.point.high_ps
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A row of the file."""
+
+    model: str
+    machine: str
+    context_tokens: int
+    batch: int
+    tpot_ps: int
+
+
+def read(path: Path) -> list[Asked]:
+    """The rows of a file; UsageError, one line, for a file or a row that is none."""
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            reader = csv.DictReader(lines)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                expected = ", ".join(COLUMNS)
+                raise UsageError(f"{path}: no column '{missing[0]}'; expected the columns {expected}")
+            found = [_asked(f"{path}: row {number}", row) for number, row in enumerate(reader, 1)]
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}; name a CSV file of runs") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}: not a CSV file: {error}; expected UTF-8 text with commas") from None
+    if not found:
+        raise UsageError(f"{path}: no rows; expected a run in each")
+    return found
+
+
+def _asked(where: str, row: dict[str, Any]) -> Asked:
+    words = {name: (row[name] or "").strip() for name in COLUMNS}
+    if words["parallel"] not in ALONE:
+        raise UsageError(
+            f"{where}: parallel is {shown(words['parallel'])}; only runs of one GPU are compared"
+        )
+    try:
+        context_tokens = parse_tokens(words["context"])
+    except UsageError as error:
+        raise UsageError(f"{where}: context: {error}") from None
+    batch, tpot_ms = words["batch"], words["tpot_ms"]
+    if not batch.isdecimal() or int(batch) < 1:
+        raise UsageError(f"{where}: batch is {shown(batch)}; expected a whole number of 1 at least")
+    try:
+        ms = float(tpot_ms)
+    except ValueError:
+        ms = math.nan
+    if not 0 < ms < math.inf:
+        raise UsageError(f"{where}: tpot_ms is {shown(tpot_ms)}; expected milliseconds above 0")
+    return Asked(words["model"], words["machine"], context_tokens, int(batch), round(ms * PS))
+
+
+def compared(path: Path, part: str = "step", progress: Progress | None = None) -> list[Run]:
+    """Every run of a file with its prediction; UsageError names a row that is none."""
+    asked, ask, cells = read(path), Ask(part=part), []
+    for number, each in enumerate(asked, 1):
+        (cell,) = grid([each.model], [each.machine], [each.context_tokens], [each.batch])
+        try:
+            check([cell], ask)
+        except UsageError as error:
+            raise UsageError(f"{path}: row {number}: {error}") from None
+        cells.append(cell)
+    distinct = list(dict.fromkeys(cells))
+    points = dict(zip(distinct, run(distinct, ask, None, None, progress), strict=True))
+    return [Run(each.tpot_ps, points[cell]) for each, cell in zip(asked, cells, strict=True)]
+
+
+def text(runs: Sequence[Run]) -> str:
+    """A row a run, and a line of how many lie in their intervals."""
+    known = [run for run in runs if run.error is not None]
+    parts = [show.table(NAMES, [_row(run) for run in runs], left=(0, 1, 8))]
+    if known:
+        mean = sum(abs(run.error or 0.0) for run in known) / len(known)
+        inside = sum(run.inside for run in known)
+        parts.append(f"mean error {mean:.1%}; {inside} of {len(known)} lie in their interval\n")
+    return "".join(parts)
+
+
+def _row(run: Run) -> list[str]:
+    point, measured = run.point, format_time(run.measured_ps)
+    where = [point.model, point.machine, format_tokens(point.context_tokens), str(point.batch)]
+    if run.error is None:
+        return [*where, measured, "-", "-", "-", point.refused]
+    span = f"{format_time(point.low_ps)} to {format_time(point.high_ps)}"
+    words = point.trust if run.inside else f"{point.trust}, outside"
+    return [*where, measured, format_time(point.tpot_ps), f"{run.error:+.1%}", span, words]
+
+
+def document(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The same, times in ps, errors as shares."""
+    return [
+        {
+            "model": run.point.model,
+            "machine": run.point.machine,
+            "context_tokens": run.point.context_tokens,
+            "batch": run.point.batch,
+            "measured_ps": run.measured_ps,
+            "predicted_ps": run.point.tpot_ps or None,
+            "low_ps": run.point.low_ps or None,
+            "high_ps": run.point.high_ps or None,
+            "error": run.error,
+            "inside": run.inside if run.error is not None else None,
+            "trust": run.point.trust,
+            "refused": run.point.refused,
+        }
+        for run in runs
+    ]
