@@ -53,8 +53,8 @@ app.add_typer(cli_machines.app, name="machines", short_help="Memories, links, th
 app.add_typer(cli_models.app, name="models", short_help="Attention stacks, their bytes, sources.")
 app.add_typer(cli_validate.app, name="validate", short_help="Measure machines, show measurements.")
 app.command("kernel")(cli_kernel.kernel)
-app.command("project")(cli_project.project)
-app.command("crossover")(cli_project.crossover)
+app.command("project", short_help="Times of a grid, with intervals.")(cli_project.project)
+app.command("crossover", short_help="Where two models swap.")(cli_project.crossover)
 
 
 class Output(io.TextIOWrapper):

@@ -63,6 +63,13 @@ def project(
     overrides: Overrides = None,
     selection: Selection = None,
     stage: Stage = None,
+    overlap: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Stage the selected rows, of which so many are there from the step before: 0.5.",
+        ),
+    ] = 0.0,
     replace: Replace = None,
     ratio: Ratio = None,
     kv_dtype: KvDtype = None,
@@ -99,6 +106,7 @@ def project(
         overrides=tuple(overrides or ()),
         selection=selection,
         stage=stage,
+        overlap=overlap,
         replace=tuple(replace or ()),
         ratio=ratio,
         kv_dtype=kv_dtype,

@@ -175,7 +175,10 @@ def _legend(cells: list[Cell]) -> Iterator[str]:
             name, found = " ".join(cell.label.split()), cell.shortfall.split(";")[0]  # then come remedies
             yield f"* {name} at {cell.context}: {found}. Timed with --overflow {OVERFLOW_TIER}."
     trust = cells[0].result
-    yield f"Trust: {trust.interval}; the worst input is {trust.provenance} (memsim machines show {MACHINE})."
+    yield (
+        f"Trust: 'memsim project' gives each time its interval; the worst input is {trust.provenance} "
+        f"(memsim machines show {MACHINE})."
+    )
     yield "Go on:"
     yield "  memsim trace record deepseek-v3.2 --context 1M -o v32.parquet"
     yield f"  memsim replay v32.parquet --machine {MACHINE} --place kv=host"

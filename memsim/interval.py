@@ -18,12 +18,14 @@ import numpy as np
 
 from memsim.errors import MemsimError
 from memsim.options import ReplayOptions
+from memsim.profile import SET_SOURCE
 from memsim.ranges import Range, Varied
 from memsim.resimulate import Distinct
 from memsim.result import FamilyTotals, Result
 from memsim.rules import Memory
 from memsim.system import System
 from memsim.tally import Watched
+from memsim.units import format_time
 
 if TYPE_CHECKING:
     from validation.quantiles import Evidence
@@ -91,26 +93,26 @@ class Replayed:
     longest: Mapping[str, int]
 
 
-def of(replayed: Replayed, varied: Varied, changed: Sequence[str] = ()) -> Interval:
-    """The interval of a replayed time.
-
-    varied    the machine, its numbers free to be others
-    changed   numbers of it that were set on the command line
-    """
+def of(replayed: Replayed, varied: Varied) -> Interval:
+    """The interval of a replayed time. varied: the machine, its numbers free to be others."""
     result = replayed.result
     families = tuple(_trusted(replayed, family) for family in result.families)
-    trust, why = _overall(families, [path for path in changed if _counts(path)])
+    trust, why = _overall(families, varied.changed)
     measured = _summed(families)
     effects, guessed = _guessed(replayed, varied)
     low_ps, high_ps = (round(result.tpot_ps * a * b) for a, b in zip(measured, guessed, strict=True))
     return Interval(low_ps, high_ps, trust, why, measured, guessed, families, effects)
 
 
-def _counts(path: str) -> bool:
-    """Whether a number, GROUP.NAME.KEY, moves a time."""
-    from memsim.profile_schema import effect_of
-
-    return effect_of(path) in ("faster", "slower", "any")
+def by_measurements(replayed: Replayed) -> str:
+    """What a replay says of its time: errors of measured kernels, where all were measured on its machine."""
+    result = replayed.result
+    changed = [item.path for item in replayed.system.inputs if item.source == SET_SOURCE]
+    families = [_trusted(replayed, family) for family in result.families]
+    if changed or any(family.trust != VALIDATED for family in families):
+        return result.interval
+    low, high = (format_time(round(result.tpot_ps * end)) for end in _summed(families))
+    return f"{low} to {high} by errors of measured kernels (5 to 95%)"
 
 
 def _trusted(replayed: Replayed, family: FamilyTotals) -> FamilyTrust:
@@ -230,11 +232,3 @@ class _Again:
             for family in self._result.families
         )
         return float(1 + more_ps / max(1, self._result.total_ps))
-
-
-def words(interval: Interval) -> str:
-    """The interval in a few words, as a report prints it."""
-    from memsim.units import format_time
-
-    low, high = format_time(interval.low_ps), format_time(interval.high_ps)
-    return f"{low} to {high} ({interval.trust}, 5 to 95%)"

@@ -63,7 +63,7 @@ def _regions(cell: Cell, ask: Ask, batch: int) -> list[Region]:
         ALONE if ask.parallel is None else parse_parallel(ask.parallel),
         part=ask.part,
         units=units_of(cell, ask),
-        staged=ask.stage is not None,
+        staged=ask.stage is not None or ask.overlap > 0,
     )
     sizes = {kind: nbytes for kind, nbytes in asdict(held).items() if nbytes}
     return [

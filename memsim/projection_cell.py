@@ -6,11 +6,15 @@ free to be others (`ranges`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memsim.errors import UsageError
+from memsim.overlap import thin
 from memsim.profile import load_machine
 from memsim.projection_point import MAX, PARTS, Ask, Cell, about
 from memsim.ranges import Varied
@@ -49,6 +53,8 @@ def grid(
 
 def check(cells: Sequence[Cell], ask: Ask) -> None:
     """UsageError for an unknown model, machine, part or rule, before anything is recorded."""
+    if not 0 <= ask.overlap < 1:
+        raise UsageError(f"--overlap {ask.overlap:g}: expected a share from 0 to below 1, such as 0.5")
     if ask.part not in PARTS:
         raise UsageError(f"--part {ask.part}: expected one of: {', '.join(PARTS)}")
     for cell in cells:
@@ -58,11 +64,22 @@ def check(cells: Sequence[Cell], ask: Ask) -> None:
             raise UsageError(f"--batch {cell.batch}: expected a whole number from 1 on, or {MAX}")
 
 
+@contextmanager
+def trace_of(cell: Cell, ask: Ask, batch: int) -> Iterator[Path]:
+    """The trace of a cell at a batch, for as long as a `with` block lasts."""
+    options = ask.recording(cell.model, batch, units_of(cell, ask))
+    with kept(cell.model, cell.context_tokens, options) as trace:
+        if ask.overlap and about(cell.model, ask).selects:
+            thinner = trace.with_name("thinner.parquet")
+            thin(trace, Fraction(str(ask.overlap)), thinner)
+            trace = thinner
+        yield trace
+
+
 def time_ps(cell: Cell, ask: Ask, batch: int) -> int:
     """Time of a token at a batch [ps]; DoesNotFit."""
     profile, _ = machine_of(cell.machine, ask.overrides)
-    options = ask.recording(cell.model, batch, units_of(cell, ask))
-    with kept(cell.model, cell.context_tokens, options) as trace:
+    with trace_of(cell, ask, batch) as trace:
         return replayed(trace, profile, **ask.replaying(), bound=False).result.tpot_ps
 
 

@@ -46,9 +46,15 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
     from validation.figures_plot import SETTINGS
 
     with mpl.rc_context(SETTINGS):
-        canvas = Figure(figsize=INCHES, layout="constrained")
+        machines = list(dict.fromkeys(point.machine for point in points))
+        canvas = Figure(figsize=(INCHES[0] * len(machines), INCHES[1]), layout="constrained")
         FigureCanvasAgg(canvas)
-        _fill(canvas.subplots(), points)
+        places = canvas.subplots(1, len(machines), sharex=True, sharey=True, squeeze=False)[0]
+        for place, machine in zip(places, machines, strict=True):
+            _fill(place, [point for point in points if point.machine == machine])
+            place.set_title(machine if len(machines) > 1 else "", loc="left")
+        for place, machine in zip(places, machines, strict=True):  # at heights that depend on the range
+            _names(place, lines_of([point for point in points if point.machine == machine]))
         canvas.suptitle(_title(points), x=0.01, ha="left", fontsize=11, fontweight="bold")
         canvas.supxlabel(_foot(points), x=0.01, ha="left", fontsize=8, color="#444444")
         return [_saved(canvas, folder / f"{NAME}.{suffix}") for suffix in ("png", "svg")]
@@ -69,16 +75,11 @@ def _saved(canvas: Any, path: Path) -> Path:
 
 
 def lines_of(points: Sequence[Point]) -> list[Line]:
-    """Points by what they share besides their context; names say what differs between lines."""
-    several = [
-        len({point.machine for point in points}) > 1,
-        len({point.asked for point in points}) > 1,
-    ]
+    """Points of a machine by model and batch, which a name holds where several are drawn."""
+    several = len({point.asked for point in points}) > 1
     lines: dict[str, list[Point]] = {}
     for point in points:
-        name = point.model
-        name += f" on {point.machine}" if several[0] else ""
-        name += f", batch {point.asked}" if several[1] else ""
+        name = f"{point.model}, batch {point.asked}" if several else point.model
         lines.setdefault(name, []).append(point)
     return [(name, sorted(line, key=lambda point: point.context_tokens)) for name, line in lines.items()]
 
@@ -102,15 +103,13 @@ def _foot(points: Sequence[Point]) -> str:
 def _fill(place: Axes, points: Sequence[Point]) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-    from validation.figures_plot import WORDS as COLOURS
-
     lines = lines_of(points)
     place.set_xscale("log")
     place.set_yscale("log")
     crossed = 0  # lines with points that do not fit: their crosses stand one below the other
     for number, line in enumerate(lines):
         height = 1 - crossed * APART / 2
-        _line(place, line, COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % 3], height)
+        _line(place, line, *_look(number), height)
         crossed += any(point.refused for point in line[1])
     contexts = sorted({point.context_tokens for point in points})
     place.xaxis.set_major_locator(FixedLocator(contexts))
@@ -121,7 +120,13 @@ def _fill(place: Axes, points: Sequence[Point]) -> None:
     place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _round(value)))
     place.set_xlabel("Tokens in the cache")
     place.set_ylabel("Time of a token")
-    _names(place, lines, COLOURS)
+
+
+def _look(number: int) -> tuple[str, str]:
+    """Colour and marker of a line."""
+    from validation.figures_plot import WORDS
+
+    return WORDS[number % len(WORDS)], MARKERS[number // len(WORDS) % len(MARKERS)]
 
 
 def _round(time_ps: float) -> str:
@@ -135,7 +140,7 @@ def _line(place: Axes, line: Line, colour: str, marker: str, height: float) -> N
     points = [point for point in line[1] if not point.refused]
     xs = [point.context_tokens for point in points]
     lows, highs = ([getattr(point, end) for point in points] for end in ("low_ps", "high_ps"))
-    place.fill_between(xs, lows, highs, color=colour, alpha=0.13, linewidth=0)
+    place.fill_between(xs, lows, highs, color=colour, alpha=0.1, linewidth=0)
     for before, after in zip(points, points[1:], strict=False):
         backed = before.trust == after.trust == VALIDATED
         ends = [before.context_tokens, after.context_tokens], [before.tpot_ps, after.tpot_ps]
@@ -152,8 +157,8 @@ def _line(place: Axes, line: Line, colour: str, marker: str, height: float) -> N
             place.plot(point.context_tokens, height, "x", color=colour, transform=at, clip_on=False, zorder=5)
 
 
-def _names(place: Axes, lines: Sequence[Line], colours: Sequence[str]) -> None:
-    """Each line's name at its right end, moved apart where they would overlap."""
+def _names(place: Axes, lines: Sequence[Line]) -> None:
+    """Each line's name at its right end, moved apart where they would overlap, and its marker."""
     from math import log
 
     low, high = place.get_ylim()
@@ -161,10 +166,22 @@ def _names(place: Axes, lines: Sequence[Line], colours: Sequence[str]) -> None:
     for number, (name, points) in enumerate(lines):
         fitting = [point for point in points if not point.refused]
         height = log(fitting[-1].tpot_ps / low) / log(high / low) if fitting else 1.0
-        words = name if fitting else f"{name} (does not fit)"
-        ends.append((height, words, colours[number % len(colours)]))
-    least = 0.0
-    for height, words, colour in sorted(ends):
-        least = max(least, height)
-        place.text(1.015, least, words, transform=place.transAxes, color=colour, fontsize=LABEL, va="center")
-        least += APART
+        ends.append((height, name if fitting else f"{name} (does not fit)", _look(number)))
+    for height, (_, words, (colour, marker)) in zip(
+        _apart([end[0] for end in sorted(ends)]), sorted(ends), strict=True
+    ):
+        look: dict[str, Any] = {"transform": place.transAxes, "color": colour, "clip_on": False}
+        place.plot(1.025, height, marker, markersize=4, **look)
+        place.text(1.045, height, words, fontsize=LABEL, va="center", **look)
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Rising heights moved up where they are closer than APART, and down again where they leave the panel."""
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max(height, placed[-1] + APART) if placed else height)
+    room = 1.0
+    for at in reversed(range(len(placed))):
+        placed[at] = min(placed[at], room)
+        room = placed[at] - APART
+    return placed

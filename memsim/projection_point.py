@@ -26,6 +26,7 @@ class Ask:
     """What all points of a grid share: how they are recorded and replayed.
 
     slo_ps   with the batch `max`: the longest time of a token; None: no bound
+    overlap  share of the selected rows that lie in the staging buffer from the step before
     the rest as `memsim.record` and `memsim.replay` have them
     """
 
@@ -44,6 +45,7 @@ class Ask:
     weights_dtype: str | None = None
     routing: str | None = None
     parallel: str | None = None
+    overlap: float = 0.0
     slo_ps: int | None = None
 
     def recording(self, model: str, batch: int, units: int) -> dict[str, Any]:
@@ -63,7 +65,7 @@ class Ask:
         if self.part == "step":
             told["routing"] = self.routing
         if about(model, self).selects:
-            told |= {"selection": self.selection, "stage": self.stage}
+            told |= {"selection": self.selection, "stage": "kv" if self.overlap else self.stage}
         return told
 
     def replaying(self) -> dict[str, Any]:

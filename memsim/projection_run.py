@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,11 @@ from memsim.jit import is_compiled
 from memsim.output import check_writable
 from memsim.progress import Progress
 from memsim.projection_batch import largest
-from memsim.projection_cell import machine_of, units_of
+from memsim.projection_cell import machine_of, trace_of, units_of
 from memsim.projection_point import Ask, Cell, Point, about, from_document, priced, refused
 from memsim.route import build_system
 from memsim.simulate import replayed
-from memsim.trace_cache import kept, key_of
+from memsim.trace_cache import key_of
 from memsim.units import format_tokens
 
 POINTS = "points.jsonl"
@@ -84,15 +84,13 @@ def point_of(cell: Cell, ask: Ask) -> Point:
             return refused(cell, ask, 1, why, notes)
         notes.append(why)
     profile, varied = machine_of(cell.machine, ask.overrides)
-    options = ask.recording(cell.model, batch, units_of(cell, ask))
-    with kept(cell.model, cell.context_tokens, options) as trace:
+    with trace_of(cell, ask, batch) as trace:
         try:
             found = replayed(trace, profile, **ask.replaying())
         except DoesNotFit as error:
             return refused(cell, ask, batch, str(error), notes)
         inputs = found.trace.meta.get("inputs", [])
-        changed = [text.partition("=")[0] for text in ask.overrides]
-        trusted = interval.of(found, varied.with_kernels(inputs), changed)
+        trusted = interval.of(found, varied.with_kernels(inputs))
     return priced(cell, ask, found.result, trusted, notes)
 
 
@@ -113,6 +111,7 @@ def _in_turn(tasks: Iterable[Task], ask: Ask, done: Done) -> None:
 
 
 def _in_processes(tasks: Sequence[Task], ask: Ask, workers: int, done: Done) -> None:
+    before = set(active_children())
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin) as pool:
         waiting = {pool.submit(points_of, task, ask): task for task in tasks}
         try:
@@ -120,6 +119,8 @@ def _in_processes(tasks: Sequence[Task], ask: Ask, workers: int, done: Done) -> 
                 for cell, point in zip(waiting[future], future.result(), strict=True):
                     done(cell, point)
         except BaseException:
+            for child in set(active_children()) - before:
+                child.terminate()  # what it had begun is lost, nothing that was finished
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 

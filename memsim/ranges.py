@@ -66,6 +66,11 @@ class Varied:
         ranges = [_range_of(path, number) for path, number in self._numbers.items()]
         self.ranges = [each for each in ranges if each is not None]
         self.kernel_ranges: list[Range] = []
+        self.changed = [  # numbers that were set on the command line and move a time
+            path
+            for path, number in self._numbers.items()
+            if number.source == SET_SOURCE and effect_of(path) in TIMED
+        ]
 
     def with_kernels(self, inputs: Iterable[Mapping[str, Any]]) -> Varied:
         """The same machine for kernels of a trace. inputs: what the trace says of its numbers."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memsim import ledger
+from memsim import interval, ledger
 from memsim.cache_plan import CachePlan
 from memsim.errors import TraceError, UsageError, nearest
 from memsim.interval import Replayed
@@ -116,7 +116,8 @@ def replayed(
         result = _with_bounds(result, watched, system, memory, options)
     if explain:
         result = _with_explained(result, watched, system, memory, options, explain, second)
-    return Replayed(result, watched, system, memory, options, _longest(result, watched, system))
+    found = Replayed(result, watched, system, memory, options, _longest(result, watched, system))
+    return replace(found, result=replace(result, interval=interval.by_measurements(found)))
 
 
 def _halves(progress: Progress | None) -> tuple[Progress | None, Progress | None]:

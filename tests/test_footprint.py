@@ -65,7 +65,7 @@ def test_one_of_several_gpus_holds_the_regions_of_its_trace(tmp_path, name, word
     assert held(tmp_path / "a") == of_model(get_model(name), contexts, parallel)
 
 
-@pytest.mark.parametrize("words", ["tp=1", "tp=8,ep=8", "tp=4"])
+@pytest.mark.parametrize("words", ["tp=1", "tp=8,ep=8", "tp=4", "tp=2,dp=2,ep=4"])
 @pytest.mark.parametrize(
     "name", ["kimi-linear", "deepseek-v3.2", "longcat-flash", "deepseek-v4-pro", "qwen3.5"]
 )

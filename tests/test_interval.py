@@ -161,3 +161,15 @@ def test_unused_places_are_left_out_by_their_whole_name(trace):
     found = replayed(trace, profile)
     system = replace(found.system, inputs=(Input("tier.host2.latency", "1 ns", "assumed", ""),))
     assert interval._paths_used(replace(found, system=system)) == {"tier.host2.latency"}
+
+
+def test_a_replay_says_its_interval_where_everything_was_measured(trace):
+    """Not on a machine that nobody measured, nor where a number was set."""
+    found = replayed(trace, "h200")
+    families = [interval._trusted(found, family) for family in found.result.families]
+    measured = all(family.trust == "validated" for family in families)
+    assert measured == found.result.interval.endswith("by errors of measured kernels (5 to 95%)")
+    assert measured
+    for machine, overrides in (("gh200", ()), ("h200", ("tier.hbm.latency=400 ns",))):
+        other = replay(trace, machine, overrides=overrides, bound=False)
+        assert other.interval == "no interval (uncalibrated)"

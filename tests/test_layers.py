@@ -28,7 +28,7 @@ LAYERS = (  # bottom first
     {"fast_loop", "cache_plan"},
     {"fast"},
     {"tally", "bound", "ledger", "resimulate"},
-    {"summary", "explain", "ranges", "trace_cache"},
+    {"summary", "explain", "ranges", "trace_cache", "overlap"},
     {"interval"},
     {"simulate", "projection_point"},
     {"kernel", "projection_cell", "projection_plot"},

@@ -57,7 +57,7 @@ def test_the_table_is_readable_and_states_the_shortfall(grid, capsys):
     assert "2.00 us *" in flat
     assert "* deepseek-v3 at 10M: kv needs 737 GB, hbm has 141 GB: 596 GB too much." in flat
     assert "Timed with --overflow host." in flat
-    assert "no interval (uncalibrated)" in flat
+    assert "'memsim project' gives each time its interval" in flat
     assert "memsim replay v32.parquet --machine h200-host --place kv=host" in flat
 
 

@@ -37,8 +37,10 @@ def regions_of(name, batch=1, weights_dtype=None):
     return model, sink.regions
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, None) for name in model_names()), ("kimi-linear", "fp8"), ("deepseek-v3.2", "bf16")],
+)
 def test_weights_close_against_the_parameters(name, dtype):
     model, regions = regions_of(name, weights_dtype=dtype)
     held = 0
@@ -83,11 +85,23 @@ def test_both_engines_replay_a_step(case, tmp_path):
     assert {family.name for family in results[0].families} >= {"linear", "append", "embedding", "sample"}
 
 
-def test_layers_alike_are_replayed_once(tmp_path):
+def test_a_dense_model_takes_the_time_of_its_weights(tmp_path):
     path = tmp_path / "step.parquet"
     record_step("llama-3.1-70b", 4096, part="step", out=path)
     result = replay(path, "h200", overrides=["tier.hbm.capacity=400 GB"], bound=False)
-    assert result.tpot_ps > 20e9
+    least_ps = result.bytes_read["weights"] / 4.8  # at the datasheet's 4.8 TB/s
+    assert least_ps < result.tpot_ps < 1.3 * least_ps
+
+
+@pytest.mark.parametrize("case", ["kda and mla", "dsa, fp8", "v4"])
+def test_a_step_runs_on_real_tensors(case, tmp_path):
+    path = tmp_path / "step.parquet"
+    meta = record_step(
+        str(file_of(case, tmp_path)), 130, batch=2, part="step", device="cpu", units=6, out=path
+    )
+    assert check_trace(path)
+    routed = get_model(str(file_of(case, tmp_path))).weights.moe_layers
+    assert meta["routing"] == ("real" if routed else None)
 
 
 def test_weights_are_read_once_and_chosen_experts_alone(tmp_path):
@@ -139,6 +153,14 @@ def test_drafts_multiply_the_states_that_are_stored_and_no_weights(tmp_path):
     assert read["weights"] <= reads["weights"] - 3 * 512 <= read["weights"] + 2 * experts
     assert (result.tokens_per_step, results.tokens_per_step) == (1, 3)
     assert results.tpot_ps == pytest.approx(results.step_ps[0] / 3, abs=1)
+
+
+def test_what_a_draft_keeps_is_an_assumption(tmp_path):
+    meta = record_step("kimi-linear", 128, draft=3, accepted=2, out=tmp_path / "step.parquet")
+    found = [fact for fact in meta["inputs"] if fact["path"] == "step.draft"]
+    assert [(fact["value"], fact["provenance"]) for fact in found] == [
+        ("3 new tokens a step, 2 of them kept", "assumed")
+    ]
 
 
 def test_steps_go_on_by_the_tokens_that_are_kept(tmp_path):

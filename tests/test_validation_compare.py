@@ -27,7 +27,9 @@ def projected(monkeypatch: pytest.MonkeyPatch) -> list:
     asked = []
 
     def run(cells, ask, folder, workers, progress):
-        asked.extend((cell, ask.part) for cell in cells)
+        asked.extend((cell, ask.part, ask.parallel) for cell in cells)
+        if progress:
+            progress(len(cells), len(cells))
         return [
             Point(c.model, c.machine, c.context_tokens, c.batch, ask.part, c.batch, refused="too much")
             if c.batch == 100
@@ -49,7 +51,7 @@ def test_each_run_is_held_against_its_projection(tmp_path: Path, projected: list
     path = runs(
         tmp_path,
         "kimi-linear,h200,,128K,1,1.25",
-        "kimi-linear,h200,tp=1,131072,1,0.4",
+        "kimi-linear,h200,,131072,1,0.4",
         "kimi-linear,h200,,128K,100,7",
     )
     inside, outside, refused = compare.compared(path)
@@ -61,6 +63,14 @@ def test_each_run_is_held_against_its_projection(tmp_path: Path, projected: list
     assert "-20.0%" in text
     assert "mean error 85.0%; 1 of 2 lie in their interval" in text
     assert "too much" in text
+
+
+def test_runs_on_several_gpus_are_asked_for_as_such(tmp_path: Path, projected: list) -> None:
+    path = runs(tmp_path, "kimi-linear,8xh200,tp=8,1M,8,8", "kimi-linear,8xh200,,1M,8,8")
+    seen = []
+    assert len(compare.compared(path, progress=lambda done, total: seen.append((done, total)))) == 2
+    assert [parallel for _, _, parallel in projected] == ["tp=8", None]
+    assert seen == [(1, 2), (2, 2)]
 
 
 def test_the_command_prints_json_and_takes_the_part(tmp_path: Path, projected: list, capsys) -> None:
@@ -78,7 +88,7 @@ def test_the_command_prints_json_and_takes_the_part(tmp_path: Path, projected: l
         ("kimi-linear,h200,,1M,0,1", "row 1: batch is '0'; expected a whole number of 1 at least"),
         ("kimi-linear,h200,,1M,1,fast", "row 1: tpot_ms is 'fast'; expected milliseconds above 0"),
         ("kimi-linear,h200,,1M,1,-3", "row 1: tpot_ms is '-3'"),
-        ("kimi-linear,h200,tp=8,1M,1,1", "row 1: parallel is 'tp=8'; only runs of one GPU are compared"),
+        ("kimi-linear,h200,pp=8,1M,1,1", "row 1: --parallel pp=8"),
         ("kimi-lineal,h200,,1M,1,1", "row 1: unknown model 'kimi-lineal'"),
         ("kimi-linear,h20,,1M,1,1", "row 1: "),
     ],

@@ -282,7 +282,7 @@ def test_names_at_line_ends_are_moved_apart_in_order():
         def get_yscale(self):
             return "log"
 
-    heights = figures_plot._apart(Place(), [100, 100, 9000, 1.1, 10_000])
+    heights = figures_plot.apart(Place(), [100, 100, 9000, 1.1, 10_000])
     ordered = sorted(heights)
     assert all(high - low > 0.069 for low, high in zip(ordered, ordered[1:], strict=False))
     assert all(height == pytest.approx(0.5, abs=0.036) for height in heights[:2])

@@ -33,7 +33,7 @@ DENSE = family(
     ({"context": 1000, "batch": 16, "heads": 16}, {"context": 10, "batch": 1, "heads": 128}),
 )
 OTHERS = [
-    family("host.gather", [({"row": 64}, 0.01)], ({"row": 8},)),
+    family("stage.gather", [({"row": 64}, 0.01)], ({"row": 8},)),
     family("public.kda", [({"heads": 3.0}, 0.02)]),
     family("stack.kimi", [({"context": 5.0}, 0.03)]),
     family("stream.read", [({"bytes": 4}, 0.04)], ({"bytes": 1},)),
@@ -49,7 +49,7 @@ def test_only_points_far_from_what_may_calibrate_count() -> None:
         ("context 10 times what may calibrate", "mla.dense"): [0.10],
         ("batch 8 times what may calibrate", "mla.dense"): [0.20],
         ("head counts that may not calibrate", "mla.dense"): [0.30],
-        ("rows in host memory, from micro-benchmarks alone", "host.gather"): [0.01],
+        ("rows in host memory, from micro-benchmarks alone", "stage.gather"): [0.01],
         ("whole attention stacks and steps", "stack.kimi"): [0.03],
         ("tables that others measured", "public.kda"): [0.02],
     }

@@ -107,3 +107,13 @@ def test_every_shipped_cost_is_of_a_family_that_workloads_launch():
     texts = "".join(path.read_text(encoding="utf-8") for path in costs.FILE.parent.glob("*.py"))
     for family in {path.split(".")[1] for path in costs.known()}:
         assert f'"{family}"' in texts or family.endswith(("-conv", "-combine"))
+
+
+def test_what_is_taken_over_from_another_kernel_is_what_that_one_has():
+    """`validate calibrate --write` renews the other one alone."""
+    known = costs.known()
+    taken = {path: fact for path, fact in known.items() if fact.source.startswith("as kernel.")}
+    assert len(taken) == 6
+    for path, fact in taken.items():
+        other = fact.source.removeprefix("as ").partition(":")[0] + "." + path.rpartition(".")[2]
+        assert fact.value == known[other].value, path

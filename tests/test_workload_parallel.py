@@ -7,11 +7,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 import memsim
 from memsim.errors import UsageError
 from memsim.trace_read import open_trace, unique_bytes
 from workloads.decode import record_step
+from workloads.exchanges import weighted
 from workloads.experts import held
 from workloads.parallel import parse_parallel
 
@@ -82,6 +84,23 @@ def test_a_selection_among_all_positions_is_read_where_it_lies(tmp_path):
     share = eight[rows] / (61 * 656)  # of the GPU that has most of 2,048 rows dealt to eight
     assert 2048 / 8 < share < 2048 / 8 * 1.25
     assert eight["all-gather", "exchange.candidates"] == 61 * 7 * 2048 * 8
+    assert eight["dsa-topk", "dcp-candidates"] == 61 * 8 * 2048 * 8
+    assert eight["dcp-weight", "dcp-lse"] == 61 * 8 * 128 * 4
+    assert eight["reduce-scatter", "exchange.results"] == 61 * 7 * 16 * 512 * 2
+
+
+def test_results_over_a_part_of_the_positions_each_add_up_to_attention():
+    generator = torch.Generator().manual_seed(0)
+    heads, gpus = 6, 4
+    q, rows = (torch.randn(n, 64, generator=generator) for n in (heads, 203))
+    parts = [rows[gpu::gpus] for gpu in range(gpus)]
+    sums = [(q @ part.T).logsumexp(-1) for part in parts]
+    found = torch.zeros(heads, 64)
+    for gpu, part in enumerate(parts):
+        mine = (q @ part.T).softmax(-1) @ part
+        others = [lse for at, lse in enumerate(sums) if at != gpu]
+        found += weighted(mine, torch.stack([sums[gpu], *others])[:, :, None])
+    assert torch.allclose(found, (q @ rows.T).softmax(-1) @ rows, atol=1e-5)
 
 
 def test_rows_of_the_busiest_gpu():
@@ -111,6 +130,24 @@ def test_experts_that_are_dealt_are_read_whole_and_those_that_are_cut_all(tmp_pa
     assert read["tp=1"] / 8 < read["tp=8,ep=8"] < read["tp=1"] / 2
 
 
+@pytest.mark.parametrize("words", ["tp=1,dp=8,ep=8", "tp=2,dp=4,ep=8", "tp=2,dp=4"])
+def test_experts_work_on_the_tokens_of_all_groups(tmp_path, words):
+    parallel, batch = parse_parallel(words), 16
+    path, _ = traced(tmp_path, "kimi-linear", words, 500, part="step", batch=batch)
+    mine, row = batch // parallel.dp, 2304 * 2
+    read = bytes_read(path)
+    others = 26 * (parallel.dp - 1) * mine * row
+    assert read["all-gather", "exchange.tokens"] == read["reduce-scatter", "exchange.made"] == others
+    sums = "all-reduce", "exchange.x"
+    assert read[sums] == (2 * 27 + 1) * (parallel.tp - 1) * mine * row
+    found = {kernel.name for kernel, _ in open_trace(path).kernels() if kernel.layer == 1}
+    assert {"layer1.dispatch-all-gather", "layer1.combine-reduce-scatter"} <= found
+    queries = [region for region in open_trace(path).regions if region.name == "layer3.q"]
+    assert queries[0].rows == mine * 32 // parallel.tp
+    result = memsim.replay(path, "8xh200", bound=False)
+    assert (result.gpus, result.batch) == (8, batch)
+
+
 @pytest.mark.parametrize("engine", ["fast", "reference"])
 def test_both_engines_replay_it_on_eight_gpus_alone(tmp_path, engine):
     path, _ = traced(tmp_path, "kimi-linear", "tp=8,ep=8,dcp=8", 300, part="attention")
@@ -137,7 +174,6 @@ def test_a_rate_a_gpu_is_that_of_one_of_them(tmp_path):
     [
         ("tp=8", {"device": "cpu"}, "what the other GPUs hold is not there; use --device meta"),
         ("dp=4", {"batch": 3}, "3 sequences for 4 groups of GPUs; expected as many as groups at least"),
-        ("tp=2,dp=2,ep=4", {"batch": 4, "part": "step"}, "use dp=1, or --part attention"),
     ],
 )
 def test_what_is_not_recorded_is_refused(tmp_path, words, options, message):

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from memsim.errors import UsageError, shown
 from memsim.projection_cell import check, grid
-from memsim.projection_point import Ask, Point
+from memsim.projection_point import Ask, Cell, Point
 from memsim.projection_run import run
 from memsim.units import format_time, format_tokens, parse_tokens
 from validation import show
+from workloads.parallel import parse_parallel
 
 if TYPE_CHECKING:
     from memsim.progress import Progress
 
 COLUMNS = ("model", "machine", "parallel", "context", "batch", "tpot_ms")
-ALONE = ("", "1", "tp=1")  # one GPU
 PS = 10**9  # of a millisecond
 NAMES = ("model", "machine", "context", "batch", "measured", "predicted", "error", "interval", "")
 
@@ -53,6 +53,7 @@ class Asked:
 
     model: str
     machine: str
+    parallel: str
     context_tokens: int
     batch: int
     tpot_ps: int
@@ -79,10 +80,6 @@ def read(path: Path) -> list[Asked]:
 
 def _asked(where: str, row: dict[str, Any]) -> Asked:
     words = {name: (row[name] or "").strip() for name in COLUMNS}
-    if words["parallel"] not in ALONE:
-        raise UsageError(
-            f"{where}: parallel is {shown(words['parallel'])}; only runs of one GPU are compared"
-        )
     try:
         context_tokens = parse_tokens(words["context"])
     except UsageError as error:
@@ -96,22 +93,38 @@ def _asked(where: str, row: dict[str, Any]) -> Asked:
         ms = math.nan
     if not 0 < ms < math.inf:
         raise UsageError(f"{where}: tpot_ms is {shown(tpot_ms)}; expected milliseconds above 0")
-    return Asked(words["model"], words["machine"], context_tokens, int(batch), round(ms * PS))
+    names = (words[name] for name in ("model", "machine", "parallel"))
+    return Asked(*names, context_tokens, int(batch), round(ms * PS))
 
 
 def compared(path: Path, part: str = "step", progress: Progress | None = None) -> list[Run]:
     """Every run of a file with its prediction; UsageError names a row that is none."""
-    asked, ask, cells = read(path), Ask(part=part), []
-    for number, each in enumerate(asked, 1):
-        (cell,) = grid([each.model], [each.machine], [each.context_tokens], [each.batch])
-        try:
-            check([cell], ask)
-        except UsageError as error:
-            raise UsageError(f"{path}: row {number}: {error}") from None
-        cells.append(cell)
-    distinct = list(dict.fromkeys(cells))
-    points = dict(zip(distinct, run(distinct, ask, None, None, progress), strict=True))
-    return [Run(each.tpot_ps, points[cell]) for each, cell in zip(asked, cells, strict=True)]
+    asked = read(path)
+    wanted = [_cell(f"{path}: row {number}", each, part) for number, each in enumerate(asked, 1)]
+    points: dict[tuple[Ask, Cell], Point] = {}
+    for ask in dict.fromkeys(ask for ask, _ in wanted):
+        cells = list(dict.fromkeys(cell for other, cell in wanted if other == ask))
+        found = run(cells, ask, None, None, _after(len(points), len(set(wanted)), progress))
+        points |= {(ask, cell): point for cell, point in zip(cells, found, strict=True)}
+    return [Run(each.tpot_ps, points[key]) for each, key in zip(asked, wanted, strict=True)]
+
+
+def _cell(where: str, asked: Asked, part: str) -> tuple[Ask, Cell]:
+    """What a row asks a projection for; UsageError if there is no such thing."""
+    cells = grid([asked.model], [asked.machine], [asked.context_tokens], [asked.batch])
+    ask = Ask(part=part, parallel=asked.parallel or None)
+    try:
+        if ask.parallel:
+            parse_parallel(ask.parallel)
+        check(cells, ask)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    return ask, cells[0]
+
+
+def _after(done: int, total: int, progress: Progress | None) -> Progress | None:
+    """Progress of some points after others."""
+    return None if progress is None else lambda more, _: progress(done + more, total)
 
 
 def text(runs: Sequence[Run]) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WANTED, MOST = 0.05, 0.12  # errors: of the mean, of the 95th percentile
 NAMED = 4  # points that carry their names, where they are further off than MOST
 TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0)
-INCHES = (7.2, 4.2)
+INCHES = (9.4, 4.2)
 INSIDE = 1.25  # the figure shows at least so much to both sides of 1
 
 
@@ -73,8 +73,7 @@ def _fill(place: Axes, family: Family) -> None:
             style = {"markerfacecolor": face, "markeredgecolor": figures_plot.WORDS[0], "markersize": 5}
             place.plot(times, ratios, marker, label=label, linestyle="", **style)
     _axes(place, family)
-    for number, point in enumerate(named(family)):
-        _name(place, point, number)
+    _names(place, named(family))
     place.legend(loc="best", frameon=False, fontsize=8)
 
 
@@ -112,17 +111,17 @@ def _span(low: float, high: float) -> str:
     return f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
 
 
-def _name(place: Axes, point: Point, number: int) -> None:
-    """The point's axes beside it, on the side with room, names of neighbours at different heights."""
-    low, high = place.get_xlim()
-    time = point.measured_ns / 1000
-    left = time > (low * high) ** 0.5
-    place.annotate(
-        f"{point.axes}: {point.error:+.0%}",
-        xy=(time, 1 + point.error),
-        xytext=(-10 if left else 10, 9 if number % 2 else -11),
-        textcoords="offset points",
-        ha="right" if left else "left",
-        fontsize=7,
-        arrowprops=figures_plot.LEADER,
-    )
+def _names(place: Axes, points: Sequence[Point]) -> None:
+    """The points' axes and errors beside the panel, from top to bottom as the points lie."""
+    heights = figures_plot.apart(place, [1 + point.error for point in points]) if points else []
+    for point, height in zip(points, heights, strict=True):
+        place.annotate(
+            f"{point.error:+.0%}: {point.axes}",
+            xy=(point.measured_ns / 1000, 1 + point.error),
+            xytext=(1.03, height),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=7,
+            arrowprops=figures_plot.LEADER,
+            annotation_clip=False,
+        )

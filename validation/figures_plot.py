@@ -287,7 +287,7 @@ def _names(place: Axes, panel: Panel) -> None:
         )
         return
     colours, _ = _looks(panel)
-    heights = _apart(place, [line.y[-1] for line in panel.lines])
+    heights = apart(place, [line.y[-1] for line in panel.lines])
     for line, colour, height in zip(panel.lines, colours, heights, strict=True):
         place.annotate(
             line.label,
@@ -303,7 +303,7 @@ def _names(place: Axes, panel: Panel) -> None:
         )
 
 
-def _apart(place: Axes, values: Sequence[float], gap: float = 0.07) -> list[float]:
+def apart(place: Axes, values: Sequence[float], gap: float = 0.07) -> list[float]:
     """Heights (share of the panel) of names at these values, in order and at least `gap` apart."""
     low, high = place.get_ylim()
     logarithmic = place.get_yscale() == "log"

@@ -43,6 +43,7 @@ MACHINES = {
         "stage": "h200-host",
         "stack.v32_staged": "h200-host",
         "peer": "h200-peer",
+        "public.all_reduce": "8xh200",
     }
 }
 PLAIN: dict[str, Recipe] = {

@@ -1,15 +1,17 @@
-"""`public.*`: tables that others measured on the same part; no constant has seen a row of them.
+"""`public.*`: tables that others measured on the same part; no constant has seen a row that counts.
 
 public.kda       KDA recurrence of vLLM (packed decode), Kimi K3's 96 heads and shares of them
 public.gdn       GDN recurrence of vLLM (packed decode), heads of Qwen3.5's models and shares of them
 public.v4_index  paged index logits of DeepSeek V4 (DeepGEMM), a key for 4 tokens, 64 index heads
+public.all_reduce  vLLM's own all-reduce between 2, 4 and 8 GPUs, up to the 8 MiB that it is used for
 
 They were timed without a flush (`tables/aiconfigurator-h200/SOURCE.md`): a graph of one call, launched again
 and again, on the same buffers: what the cache still holds is warm, and each call pays the graph's launch. Of
 one shape that several models have, the first row counts; of GDN shapes with the same bytes of states and the
 same value heads a key head, that of the fewest sequences: their 197 shapes are 57 grids, equal program for
 program. The kernels are those of `workloads`; vLLM's packed ones form the gate themselves, which is left out.
-Fused KDA, with convolution and norm, is another kernel.
+Fused KDA, with convolution and norm, is another kernel. Sums were timed in a graph of many; the smallest one
+of eight GPUs has set the waiting of `workloads/costs.toml`, and does not count.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from validation.measure.points import HELD_OUT
 from validation.predict_kernels import by_sequences, layer
 from validation.predict_recorded import Recorded, record, rotating
 from validation.predict_script import PS, Job, count
-from workloads import indexer
+from workloads import collective, indexer
 from workloads.formats import INDEX_FORMATS, QUERY_FORMATS
 from workloads.record import Recorder
 from workloads.shapes import GdnShape, KdaShape
@@ -33,6 +35,8 @@ from workloads.splits import AS_PRODUCTION
 
 FOLDER = "nvidia-h200"  # of measurements: the same part
 INDEX_HEADS, RATIO = 64, 4
+ROW_NUMBERS = 128  # of a sum's rows; the smallest sum is one
+MOST_SUM_BYTES = 8 << 20  # vLLM's all-reduce is used up to that
 
 
 def recurrence(row: Row, system: System) -> Job:
@@ -59,6 +63,18 @@ def index(row: Row, system: System) -> Job:
     return _again(record(run), system)
 
 
+def sums(row: Row, system: System) -> Job:
+    """The sum of `elements` bf16 numbers over all `gpus`."""
+    rows = count(row, "elements") // ROW_NUMBERS
+
+    def run(recorder: Recorder) -> None:
+        mine = recorder.region("x", "activation", -1, rows, ROW_NUMBERS * 2, "bf16")
+        peers = collective.declare(recorder, "x", count(row, "gpus") - 1, rows, ROW_NUMBERS * 2, "bf16")
+        collective.all_reduce(recorder, -1, peers, mine, 0, rows)
+
+    return rotating(record(run), (), 1)
+
+
 def _again(call: Recorded, system: System) -> Job:
     """A call on the buffers of the call before it, each a graph of its own."""
     job = rotating(call, (), 1)
@@ -72,7 +88,22 @@ def families() -> list[FamilyRows]:
         _distinct(_family("public.gdn", "gdn-vllm", ("key_heads", "heads", "batch"), _packed)),
         _family("public.kda", "kda-vllm", ("heads", "batch"), _packed),
         _family("public.v4_index", "index-logits-vllm", ("batch", "context_tokens"), _decoded),
+        _sums(),
     ]
+
+
+def _sums() -> FamilyRows:
+    """Sums that were timed in a graph, up to the largest that it is used for."""
+    rows, described = [], public.table("allreduce-vllm")
+    for row in public.load("allreduce-vllm").to_pylist():
+        gpus, elements = row["gpus"], row["elements"]
+        calibrated = (gpus, elements) == (8, ROW_NUMBERS)
+        if row["kernel"].endswith("graph") and elements * 2 <= MOST_SUM_BYTES and not calibrated:
+            share = 1 if collective.in_one_shot(gpus, 2 * elements) else 2 / gpus
+            moved = {"bytes_read": 2.0 * elements * (1 + share * (gpus - 1)), "bytes_written": 2.0 * elements}
+            times = {"split": HELD_OUT, "median_ns": row["latency_ps"] / PS}
+            rows.append({"gpus": float(gpus), "elements": float(elements), **moved, **times})
+    return FamilyRows("public.all_reduce", described.what, ("gpus", "elements"), tuple(rows))
 
 
 def _distinct(family: FamilyRows) -> FamilyRows:
@@ -105,4 +136,9 @@ def _family(
     return FamilyRows(name, public.table(table).what, axes, tuple(found.values()))
 
 
-RECIPES = {"public.gdn": recurrence, "public.kda": recurrence, "public.v4_index": index}
+RECIPES = {
+    "public.gdn": recurrence,
+    "public.kda": recurrence,
+    "public.v4_index": index,
+    "public.all_reduce": sums,
+}

@@ -18,7 +18,7 @@ from validation.measure.rows import percentile
 
 CONTEXTS, BATCHES, HEADS = ("context", "length"), ("batch",), ("heads",)
 FAR_CONTEXT, FAR_BATCH = 10, 8  # times the largest that may calibrate
-HOST = ("host.chase", "host.gather", "host.stream", "stage.gather", "stack.v32_staged")
+HOST = ("stage.gather", "stack.v32_staged")
 NAMES = ("what nothing was fitted to", "family", "points", "error", "95 %", "worst", "at")
 
 

@@ -69,6 +69,11 @@ class Rows:
         step = self.of or self.pieces
         return Rows(self.handle, self.pieces, self.of, self.first + first * step).load(tokens, blocks)
 
+    def load_piece(self, piece: int, tokens: int, blocks: Blocks) -> torch.Tensor:
+        """One row of each token: [tokens, values of a row]."""
+        step = self.of or self.pieces
+        return self.handle.load(self.first + piece, tokens, blocks, stride=step)
+
     def store(self, values: torch.Tensor, blocks: Blocks) -> None:
         """Write [tokens, width] values."""
         if self.whole or len(values) == 1:

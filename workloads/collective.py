@@ -100,36 +100,48 @@ def all_reduce(
 
 
 def all_gather(
-    recorder: Recorder, layer: int, peers: Peers, mine: RegionHandle, first: int, rows: int, name: str = ""
+    recorder: Recorder,
+    layer: int,
+    peers: Peers,
+    mine: RegionHandle,
+    first: int,
+    rows: int,
+    name: str = "",
+    own: tuple[RegionHandle, int] | None = None,
 ) -> None:
-    """`rows` rows of each other GPU come to `mine`, from row `first` on."""
+    """`rows` rows of each other GPU come to `mine`, from row `first` on.
+
+    own  region and first row of this GPU's rows, which come before the others'; None: they are there
+    """
     blocks = _blocks(rows, mine)
     family = "all-gather"
     with recorder.kernel(_name(layer, f"{name}{family}"), family, layer, *_launch(blocks, peers.others)):
+        if own is not None:
+            mine.store(first - rows, own[0].load(own[1], rows, blocks), blocks)
         found = _of_all(peers, 0, rows, blocks)
         for other in range(peers.others):
             mine.store(first + other * rows, found[other], blocks)
 
 
 def reduce_scatter(
-    recorder: Recorder, layer: int, peers: Peers, mine: RegionHandle, first: int, rows: int
+    recorder: Recorder,
+    layer: int,
+    peers: Peers,
+    mine: RegionHandle,
+    first: int,
+    rows: int,
+    name: str = "",
+    to: tuple[RegionHandle, int] | None = None,
 ) -> None:
-    """Rows first.. of `mine` become the sums of what all GPUs have made for them."""
+    """Rows first.. of `mine`, added to what the other GPUs have made for them.
+
+    to  region and first row that the sums go to; None: they stay
+    """
     blocks, family = _blocks(rows, mine), "reduce-scatter"
-    with recorder.kernel(_name(layer, family), family, layer, *_launch(blocks, peers.others + 1)):
+    with recorder.kernel(_name(layer, f"{name}{family}"), family, layer, *_launch(blocks, peers.others + 1)):
         summed = added(mine.load(first, rows, blocks), _of_all(peers, 0, rows, blocks))
-        mine.store(first, summed, blocks)
-
-
-def all_to_all(
-    recorder: Recorder, layer: int, peers: Peers, mine: RegionHandle, first: int, rows: int, name: str
-) -> None:
-    """`rows` rows that the other GPUs together hold for this one come to `mine`, from row `first` on."""
-    if not rows:
-        return
-    blocks, family = _blocks(rows, mine), "all-to-all"
-    with recorder.kernel(_name(layer, name), family, layer, *_launch(blocks, peers.others)):
-        mine.store(first, peers.handle.load(0, rows, blocks), blocks)
+        target, at = to or (mine, first)
+        target.store(at, summed, blocks)
 
 
 def in_one_shot(gpus: int, nbytes: int) -> bool:

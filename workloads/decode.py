@@ -150,6 +150,9 @@ def _whole(recorder: Recorder, job: Job, shared: Exchanges) -> Step | None:
     if not recorder.is_meta:
         whole_step.fill_outer(whole, generator_for(recorder.device, job.seed))
     exchanges.with_sums(shared, whole.outer.kit.act["x"], whole_step.logits(whole))
+    if whole.routed is not None and job.parallel.dp > 1:
+        exchanges.with_tokens(shared, whole.outer.kit.act["x"])
+        whole = whole_step.with_groups(whole, job.parallel.dp, shared.bring, shared.back)
     return replace(whole, after_attention=shared.after, after_experts=shared.after)
 
 

@@ -30,7 +30,7 @@ from workloads.topk_grid import MOST_SPREAD, SCORE_BYTES, Grid, spread
 
 TILE_BYTES = 16_384
 TILES_IN_FLIGHT = 1
-COST, SPREAD_COST = "dsa-topk", "dsa-topk-spread"
+COST, SPREAD_COST, OLDER_COST = "dsa-topk", "dsa-topk-spread", "dsa-topk-per-row"
 
 Int64s = npt.NDArray[np.int64]
 
@@ -90,7 +90,7 @@ def step(
     cuts = is_cut(most, picks, cut)
     if cuts:
         assert candidates is not None, "a long context needs a region of candidates"
-        with recorder.kernel(name, family, layer, batch * cut.blocks, _launch(2)):
+        with recorder.kernel(name, family, layer, batch * cut.blocks, _launch(2), cost=OLDER_COST):
             for sequence, choice in enumerate(choices):
                 if choice.entries > picks:
                     _propose(scores, candidates, sequence, batch, choice, picks, cut)
@@ -122,7 +122,7 @@ def _kernel(
         blocks, shape = grid.groups * grid.blocks, _spread_launch(grid)
         return recorder.kernel(name, family, layer, blocks, shape, cost=SPREAD_COST)
     shape = _launch(1 if sequences > MOST_SPREAD else 2)
-    return recorder.kernel(name, family, layer, sequences, shape, cost=family if cut.blocks else COST)
+    return recorder.kernel(name, family, layer, sequences, shape, cost=OLDER_COST if cut.blocks else COST)
 
 
 def _blocks(sequence: int, grid: Grid | None) -> Blocks:

@@ -51,6 +51,17 @@ FACTS = (
         "vLLM VocabParallelEmbedding, LogitsProcessor",
     ),
 )
+DP_FACTS = (
+    Fact(
+        "step.dp",
+        "experts have the tokens of all groups gathered, and their sums scattered back",
+        "stated",
+        "vLLM all2all backend allgather_reducescatter",
+    ),
+    Fact(
+        "step.dp.groups", "as many tokens in every group", "stated", "vLLM pads the batches of a step alike"
+    ),
+)
 DCP_FACTS = (
     Fact(
         "step.dcp",
@@ -97,12 +108,16 @@ class Positions:
 
 @dataclass
 class Exchanges:
-    """All exchanges of a step; `batch` sequences on this GPU."""
+    """All exchanges of a step of `batch` tokens on this GPU.
+
+    tokens   those of the other groups, and what their GPUs have made of this group's
+    """
 
     recorder: Recorder
     parallel: Parallel
     batch: int
     sums: Sums | None = None
+    tokens: tuple[Peers, Peers] | None = None
     positions: dict[Layer, Positions] | None = None
 
     def after(self, recorder: Recorder, layer: int, x: Rows) -> None:
@@ -110,6 +125,18 @@ class Exchanges:
         if self.sums is not None:
             rows = self.batch * x.pieces
             collective.all_reduce(recorder, layer, self.sums.x, x.handle, x.first, rows)
+
+    def bring(self, recorder: Recorder, layer: int, given: Rows, to: Rows) -> None:
+        """The tokens of all groups, before experts."""
+        assert self.tokens is not None
+        rows, own = self.batch * given.pieces, (given.handle, given.first)
+        collective.all_gather(recorder, layer, self.tokens[0], to.handle, rows, rows, "dispatch-", own)
+
+    def back(self, recorder: Recorder, layer: int, given: Rows, to: Rows) -> None:
+        """What the experts of all GPUs have made of this group's tokens, added up."""
+        assert self.tokens is not None
+        rows, out = self.batch * given.pieces, (to.handle, to.first)
+        collective.reduce_scatter(recorder, layer, self.tokens[1], given.handle, 0, rows, "combine-", out)
 
     def gather_logits(self, own: Rows) -> Rows:
         """The logits of all parts of the vocabulary."""
@@ -208,6 +235,14 @@ def with_sums(made: Exchanges, x: Rows, logits: Rows) -> Exchanges:
         row, pieces = logits.handle.region.row_bytes, logits.pieces * (others + 1)
         whole = recorder.region("logits", "activation", OUTSIDE, batch * pieces, row, "bf16")
         made.sums = Sums(sums, parts, Rows(whole, pieces))
+    return made
+
+
+def with_tokens(made: Exchanges, x: Rows) -> Exchanges:
+    """The same with what groups exchange before and after experts: tokens like `x`."""
+    others = made.parallel.dp - 1
+    sent, sums = (_peers(made.recorder, name, others, made.batch, x) for name in ("tokens", "made"))
+    made.tokens = sent, sums
     return made
 
 

@@ -10,7 +10,9 @@ steps between the product and the weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
@@ -21,7 +23,7 @@ from workloads.experts import chosen_of, needs_align
 from workloads.facts import Fact
 from workloads.kit import Kit, Shared
 from workloads.models.model import Weights
-from workloads.record import Int64s, RegionHandle
+from workloads.record import Int64s, Recorder, RegionHandle
 
 ROUTER_SCALE = 2.5  # any number but 1
 
@@ -33,6 +35,27 @@ FACTS = (
         "kernels captured in a decode step of vLLM's layers on an H200 (validation/measured)",
     ),
 )
+
+
+class Carry(Protocol):
+    """Brings rows of this group's tokens to those of all groups, or back: from, to."""
+
+    def __call__(self, recorder: Recorder, layer: int, given: Rows, to: Rows) -> None: ...
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """Experts that work on the tokens of several groups of GPUs.
+
+    shared, kits   their activations, and the kit of each layer for them
+    bring          gathers the tokens of all groups
+    back           adds up what all GPUs have made of this group's tokens
+    """
+
+    shared: Shared
+    kits: Sequence[Kit]
+    bring: Carry
+    back: Carry
 
 
 @dataclass(frozen=True)
@@ -91,8 +114,42 @@ def mlp(kit: Kit, name: str, out: Rows) -> None:
     kit.product(f"{name}-down", act[f"{name}-inner"], out)
 
 
-def routed(kit: Kit, w: Weights, r: Routed, drawn: Int64s | None, out: Rows) -> None:
+def expert_acts(w: Weights) -> dict[str, int]:
+    """Widths of activations that the routed experts alone need."""
+    names = ("x", "logits", "routed", "experts-in", "experts-made")
+    return {name: width for name, width in acts(w, dense=False, routed=True).items() if name in names}
+
+
+def everyone(shared: Shared, w: Weights, kits: Sequence[Kit], bring: Carry, back: Carry) -> Everyone:
+    """Experts for the tokens of `shared`, those of all groups; `kits` have the weights."""
+    made = {name: shared.rows(name, width) for name, width in expert_acts(w).items()}
+    for kit in kits:
+        for name in ("router", "experts-up", "experts-down", "latent-down", "latent-up"):
+            if name in kit.w:
+                shared.need(kit.w[name], w.active if name == "experts-down" else 1)
+    wide = [replace(kit, shared=shared, act=made) for kit in kits]
+    return Everyone(shared, wide, bring, back)
+
+
+def routed(
+    kit: Kit, w: Weights, r: Routed, drawn: Int64s | None, out: Rows, everyone: Everyone | None = None
+) -> None:
     """The experts of every token, as `drawn` or by score, and the shared ones: into `out`."""
+    if everyone is None:
+        _experts(kit, w, r, drawn, kit.act["routed"] if w.shared else out)
+    else:
+        wide = everyone.kits[kit.layer]
+        everyone.bring(kit.recorder, kit.layer, kit.act["x"], wide.act["x"])
+        _experts(wide, w, r, drawn, wide.act["routed"])
+        summed = kit.act["routed"] if w.shared else out
+        everyone.back(kit.recorder, kit.layer, wide.act["routed"], summed)
+    if w.shared:
+        mlp(kit, "shared", kit.act["shared-out"])
+        kit.rows("experts-add", "add", [kit.act["shared-out"], kit.act["routed"]], [out], pointwise.plus)
+
+
+def _experts(kit: Kit, w: Weights, r: Routed, drawn: Int64s | None, out: Rows) -> None:
+    """The routed experts of every token of the kit."""
     x, act, recorder, layer = kit.act["x"], kit.act, kit.recorder, kit.layer
     kit.product("router", x, act["logits"])
     ids = experts.route(recorder, layer, act["logits"], r.ids, r.scales, kit.tokens, drawn)
@@ -126,13 +183,10 @@ def routed(kit: Kit, w: Weights, r: Routed, drawn: Int64s | None, out: Rows) -> 
         aligned=aligned,
         weights=r.scales,
     )
-    summed = act["experts-made"] if w.latent else act["routed"] if w.shared else out
+    summed = act["experts-made"] if w.latent else out
     experts.total(recorder, layer, r.out.handle, summed, kit.tokens)
     if w.latent:
-        kit.product("latent-up", act["experts-made"], act["routed"] if w.shared else out)
-    if w.shared:
-        mlp(kit, "shared", act["shared-out"])
-        kit.rows("experts-add", "add", [act["shared-out"], act["routed"]], [out], pointwise.plus)
+        kit.product("latent-up", act["experts-made"], out)
 
 
 def mix_in(kit: Kit, name: str, norm: str) -> None:

@@ -117,7 +117,7 @@ def job_of(
     known("part", part, PARTS)
     if stage is not None:
         known("stage", stage, STAGES)
-    _check_parallel(whole, parallel, len(contexts), device, part)
+    _check_parallel(parallel, len(contexts), device)
     _check_draft(whole, draft, accepted, device, parallel)
     drawn = _selected(whole, device, selection, stage, seed)
     experts = None
@@ -176,9 +176,8 @@ def _check_draft(model: Model, draft: int, accepted: int | None, device: str, pa
                 )
 
 
-def _check_parallel(model: Model, parallel: Parallel, batch: int, device: str, part: str) -> None:
+def _check_parallel(parallel: Parallel, batch: int, device: str) -> None:
     """UsageError for what is not recorded of several GPUs."""
-    w = model.weights
     if parallel.gpus > 1 and device != "meta":
         raise UsageError(
             f"--parallel {parallel.words} with --device {device}: what the other GPUs hold is not there; "
@@ -188,11 +187,6 @@ def _check_parallel(model: Model, parallel: Parallel, batch: int, device: str, p
         raise UsageError(
             f"--parallel {parallel.words}: {batch} sequences for {parallel.dp} groups of GPUs; expected as "
             "many as groups at least (--batch)"
-        )
-    if parallel.dp > 1 and part == "step" and w is not None and w.moe_layers:
-        raise UsageError(
-            f"--parallel {parallel.words} with --part step and '{model.name}': tokens that groups send to "
-            "each other's experts are not recorded; use dp=1, or --part attention"
         )
 
 

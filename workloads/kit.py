@@ -29,6 +29,7 @@ class Shared:
 
     tokens   of a step; draft: of them, those of each sequence, one after another
     coded    fp8 inputs, as many rows of 128 values as the widest need; partial: sums of splits
+    prefix   of the regions' names
     """
 
     recorder: Recorder
@@ -39,12 +40,13 @@ class Shared:
     sums: int = 0
     coded: RegionHandle | None = None
     partial: RegionHandle | None = None
+    prefix: str = ""
 
     def rows(self, name: str, width: int, dtype: str = "bf16", each: int = 1) -> Rows:
         """Rows of `width` values, `each` times a token."""
         key = name, width, dtype
         if key not in self.known:
-            called, count = f"{name}-{width}", self.tokens * each
+            called, count = f"{self.prefix}{name}-{width}", self.tokens * each
             self.known[key] = activations.declare(self.recorder, called, count, width, dtype)
         return self.known[key]
 
@@ -53,7 +55,7 @@ class Shared:
         key = name, each, dtype
         if key not in self.known:
             rows = self.tokens * each
-            made = self.recorder.region(f"{name}-{each}", "activation", -1, rows, 4, dtype)
+            made = self.recorder.region(f"{self.prefix}{name}-{each}", "activation", -1, rows, 4, dtype)
             self.known[key] = Rows(made, each)
         return self.known[key].handle
 
@@ -67,10 +69,13 @@ class Shared:
     def close(self) -> None:
         """Declare what the widest need."""
         if self.coded_rows:
-            self.coded = self.recorder.region("coded", "activation", -1, self.coded_rows, CODED_ROW, "bytes")
+            self.coded = self._scratch("coded", self.coded_rows, CODED_ROW, "bytes")
         if self.sums:
             rows = self.sums // SUM_ROW
-            self.partial = self.recorder.region("sums.partial", "activation", -1, rows, SUM_ROW * 4, "fp32")
+            self.partial = self._scratch("sums.partial", rows, SUM_ROW * 4, "fp32")
+
+    def _scratch(self, name: str, rows: int, row_bytes: int, dtype: str) -> RegionHandle:
+        return self.recorder.region(f"{self.prefix}{name}", "activation", -1, rows, row_bytes, dtype)
 
     def zero(self) -> None:
         """Zeros behind all of them."""

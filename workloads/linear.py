@@ -22,7 +22,7 @@ from workloads.activations import Rows, dealt, kernel_name, row_launch
 from workloads.arithmetic import arithmetic
 from workloads.codes import quantise
 from workloads.facts import Fact
-from workloads.grid import Shape, each, even
+from workloads.grid import Blocks, Shape, each, even
 from workloads.linear_cut import STEP_BYTES, Cut, cut_of
 from workloads.models.matrices import SCALED, Matrix
 from workloads.record import Recorder, RegionHandle
@@ -30,6 +30,7 @@ from workloads.tensors import normal
 
 LEAST_TOKENS = 8  # of a tile
 SUMS = 512  # values of a block that adds splits
+SEVERAL = 16  # tokens from which blocks ask for inputs and weights in turns
 CODED_ROW = SCALED + 4  # bytes of 128 coded inputs and their scale
 
 FACTS = (
@@ -128,14 +129,12 @@ def product(
     launch = _launch(linear, tokens, partial if split else None)
     with recorder.kernel(name, family, layer, cut.blocks, launch, partial if split else None):
         every = each(0, cut.blocks - 1)
-        given = _inputs(linear, x, tokens)
         scales = None
         if linear.scales is not None:
             scales = linear.scales.load(0, linear.scales.region.rows, even(0, cut.blocks - 1, 1))
-        grain = cut.tile * _steps(linear) // cut.split
-        rows = linear.weights.region.rows
-        weights = linear.weights.load(0, rows, even(0, cut.blocks - 1, grain), worked=True)
-        sums = multiply(given, weights, scales, matrix.count, matrix.n, matrix.k, cut.split)
+        given, weights, parts = _walked(linear, x, tokens)
+        sums = multiply(given, weights, scales, matrix.count, matrix.n, matrix.k, cut.split * parts)
+        sums = sums if parts == 1 else together(sums, parts)
         if not split:
             more = [rows.load(tokens, every) for rows in beside]
             _write(sums[0], more, outs, finish, cut.blocks)
@@ -156,6 +155,36 @@ def _steps(linear: Linear) -> int:
     return linear.matrix.k * linear.weights.dtype.itemsize // STEP_BYTES
 
 
+def _walked(linear: Linear, x: Rows, tokens: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Inputs [tokens, ...], weights, and in how many turns a block asks for both: the weights lie in as many
+    parts of each split.
+    """
+    cut, blocks, rows = linear.cut, linear.cut.blocks, linear.weights.region.rows
+    grain = cut.tile * _steps(linear) // cut.split
+    parts = _turns(linear, x, tokens)
+    if parts == 1:
+        given = _inputs(linear, x, tokens)
+        return given, linear.weights.load(0, rows, even(0, blocks - 1, grain), worked=True), 1
+    inputs, weights = [], []
+    share, turns = blocks // cut.split, cut.split * parts
+    pieces = x.pieces // turns
+    for turn in range(turns):
+        first = turn // parts * share
+        inputs.append(_columns(x.part(turn * pieces, pieces), tokens, cut, first, share))
+        mine = even(first, first + share - 1, max(1, grain // parts))
+        weights.append(linear.weights.load(turn * (rows // turns), rows // turns, mine, worked=True))
+    return torch.cat(inputs, dim=1), torch.cat(weights), parts
+
+
+def _turns(linear: Linear, x: Rows, tokens: int) -> int:
+    """Turns in which a block asks for inputs and weights: one while tokens are few."""
+    split = linear.cut.split
+    if tokens < SEVERAL or linear.matrix.count > 1 or x.pieces % split:
+        return 1
+    pieces, steps = x.pieces // split, _steps(linear) // split
+    return next(turns for turns in (4, 3, 2, 1) if pieces % turns == 0 and steps % turns == 0)
+
+
 def _inputs(linear: Linear, x: Rows, tokens: int) -> torch.Tensor:
     """Inputs [tokens, ...]: each block reads those of its split; of several matrices those of its own."""
     cut, blocks = linear.cut, linear.cut.blocks
@@ -171,13 +200,26 @@ def _shared(x: Rows, tokens: int, cut: Cut, first: int, share: int) -> torch.Ten
     """Inputs of the blocks first..: each fetches those of some tokens for all blocks of its cluster."""
     ranks = cut.cluster if tokens >= cut.cluster and share >= cut.cluster else 1
     bounds = [(rank * tokens // ranks, (rank + 1) * tokens // ranks) for rank in range(ranks)]
-    blocks = [first + rank * share // ranks for rank in range(ranks + 1)]
-    return torch.cat(
-        [
-            x.load_some(begin, end - begin, each(blocks[rank], blocks[rank + 1] - 1))
-            for rank, (begin, end) in enumerate(bounds)
-        ]
-    )
+    found = [
+        x.load_some(begin, end - begin, _rank(first, share, rank, ranks))
+        for rank, (begin, end) in enumerate(bounds)
+    ]
+    return torch.cat(found)
+
+
+def _columns(x: Rows, tokens: int, cut: Cut, first: int, share: int) -> torch.Tensor:
+    """The same of many tokens: each block fetches some columns of all of them."""
+    ranks = min(cut.cluster, share, x.pieces)
+    found = [
+        x.load_piece(piece, tokens, _rank(first, share, piece * ranks // x.pieces, ranks))
+        for piece in range(x.pieces)
+    ]
+    return torch.cat(found, dim=1)
+
+
+def _rank(first: int, share: int, rank: int, ranks: int) -> Blocks:
+    """Blocks of one place in their clusters, `share` from `first` on."""
+    return each(first + rank * share // ranks, first + (rank + 1) * share // ranks - 1)
 
 
 def _reduce(
@@ -249,6 +291,12 @@ def multiply(
         spread = spread.repeat_interleave(SCALED, 2).reshape(count, n, split, k // split)
         matrix = matrix * spread.transpose(1, 2)
     return torch.einsum("tcsk,csnk->stcn", given, matrix).flatten(2)
+
+
+@arithmetic
+def together(sums: torch.Tensor, parts: int) -> torch.Tensor:
+    """Sums [split, tokens, values] of those of the parts of each split."""
+    return sums.unflatten(0, (-1, parts)).sum(1)
 
 
 @arithmetic

@@ -10,7 +10,7 @@ what a step holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -32,7 +32,7 @@ from workloads import (
     pointwise,
 )
 from workloads.activations import Rows
-from workloads.feed_forward import Routed
+from workloads.feed_forward import Carry, Everyone, Routed
 from workloads.head import Outer
 from workloads.kit import Kit, Shared
 from workloads.models import matrices
@@ -78,6 +78,7 @@ class Step:
     kits      of each layer
     routed    activations of experts, None without
     routing   whom tokens choose, None: by the router's scores
+    everyone  experts for the tokens of several groups of GPUs; None: for those of this group
     shortcut  what LongCat's experts made, until the next layer adds it
     """
 
@@ -91,6 +92,7 @@ class Step:
     seed: int
     after_attention: Hook = no_collective
     after_experts: Hook = no_collective
+    everyone: Everyone | None = None
 
 
 def check(model: Model) -> None:
@@ -132,6 +134,15 @@ def declare(
             shared.need(made.w["experts-down"], w.active)
     shared.close()
     return Step(model, w, shared, kits, outer, routed, routing, seed)
+
+
+def with_groups(step: Step, groups: int, bring: Carry, back: Carry) -> Step:
+    """The step whose experts work on the tokens of `groups` groups of GPUs, as many of each."""
+    shared = Shared(step.shared.recorder, step.shared.tokens * groups, prefix="all-")
+    routed = feed_forward.declare(shared, step.weights)
+    everyone = feed_forward.everyone(shared, step.weights, step.kits, bring, back)
+    shared.close()
+    return replace(step, routed=routed, everyone=everyone)
 
 
 def _layer(shared: Shared, model: Model, w: Weights, number: int, units: int, weights_dtype: str) -> Kit:
@@ -235,8 +246,10 @@ def _feed_forward(step: Step, k: Kit, layer: Layer, number: int, decode_step: in
         assert step.routed is not None
         drawn = None
         if step.routing is not None:
-            drawn = step.routing.chosen(number, decode_step, step.shared.tokens)
-        feed_forward.routed(k, step.weights, step.routed, drawn, k.act["shortcut"] if both else x)
+            shared = step.shared if step.everyone is None else step.everyone.shared
+            drawn = step.routing.chosen(number, decode_step, shared.tokens)
+        out = k.act["shortcut"] if both else x
+        feed_forward.routed(k, step.weights, step.routed, drawn, out, step.everyone)
     if dense:
         feed_forward.mlp(k, "dense", x)
         if both and not matrices.has_experts(model, number):

@@ -16,7 +16,7 @@ from workloads.facts import Fact
 from workloads.job import REAL, Job
 from workloads.kinds import facts_of
 from workloads.parallel import ALONE
-from workloads.routing import UNIFORM, Routing
+from workloads.routing import UNIFORM
 from workloads.stage import FACTS as STAGE_FACTS
 
 MOST_CONTEXTS = 64  # of a batch that are listed one by one
@@ -50,6 +50,9 @@ def metadata(job: Job) -> dict[str, Any]:
     if job.part == "step":
         facts += whole_step.FACTS
         facts += [UNIFORM] if job.routing is not None and not job.routing.recorded else []
+    if job.draft > 1:
+        kept = f"{job.draft} new tokens a step, {job.accepted} of them kept"
+        facts.append(Fact("step.draft", kept, "assumed", "given by the caller (--draft, --accepted)"))
     facts += _of_parallel(job)
     details = job.selected.details if job.selected is not None else None
     if details is not None:
@@ -78,7 +81,7 @@ def metadata(job: Job) -> dict[str, Any]:
         "kv_dtype": model.kv_dtype,
         "index_dtype": model.index_dtype or None,
         "weights_dtype": model.weights.dtype if job.part == "step" and model.weights else None,
-        "routing": None if job.part != "step" else _routing_word(job.routing),
+        "routing": _routing_word(job),
         "software": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -101,9 +104,15 @@ def _of_parallel(job: Job) -> Iterator[Fact]:
     """What rests on how GPUs share a model."""
     if job.parallel != ALONE:
         yield from exchanges.FACTS + collective.FACTS
+    if job.parallel.dp > 1 and job.part == "step":
+        yield from exchanges.DP_FACTS
     if job.parallel.dcp > 1:
         yield from exchanges.DCP_FACTS
 
 
-def _routing_word(routing: Routing | None) -> str:
-    return REAL if routing is None else "recorded" if routing.recorded else "uniform"
+def _routing_word(job: Job) -> str | None:
+    """Where experts come from; None where there are none."""
+    w = job.model.weights
+    if job.part != "step" or w is None or not w.moe_layers:
+        return None
+    return REAL if job.routing is None else "recorded" if job.routing.recorded else "uniform"

@@ -110,9 +110,11 @@ def _plain(layer: Layer, parallel: Parallel) -> Layer:
 
 
 def _sums(model: Model, parallel: Parallel) -> int:
-    """Bytes of a token that the other GPUs of a group hold: parts of its sums, and of its logits."""
-    assert model.weights is not None
-    return (parallel.tp - 1) * (model.weights.hidden + model.weights.vocab) * 2
+    """Bytes that other GPUs hold for a token: parts of its sums and logits, tokens of other groups."""
+    w = model.weights
+    assert w is not None
+    groups = 2 * (parallel.dp - 1) * w.hidden if w.moe_layers else 0
+    return 2 * ((parallel.tp - 1) * (w.hidden + w.vocab) + groups)
 
 
 def _matrices(model: Model) -> int:
