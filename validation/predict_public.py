@@ -9,7 +9,8 @@ They were timed without a flush (`tables/aiconfigurator-h200/SOURCE.md`): a grap
 and again, on the same buffers: what the cache still holds is warm, and each call pays the graph's launch. Of
 one shape that several models have, the first row counts; of GDN shapes with the same bytes of states and the
 same value heads a key head, that of the fewest sequences: their 197 shapes are 57 grids, equal program for
-program. The kernels are those of `workloads`; vLLM's packed ones form the gate themselves, which is left out.
+program. The kernels are those of `workloads`; vLLM's packed ones form the gate themselves, which is left out,
+and follow no lists of sequences and states as FLA's KDA does: both cost what FLA's GDN does beside bytes.
 Fused KDA, with convolution and norm, is another kernel. Sums were timed in a graph of many; the smallest one
 of eight GPUs has set the waiting of `workloads/costs.toml`, and does not count.
 """
@@ -27,7 +28,7 @@ from validation.measure.points import HELD_OUT
 from validation.predict_kernels import by_sequences, layer
 from validation.predict_recorded import Recorded, record, rotating
 from validation.predict_script import PS, Job, count
-from workloads import collective, indexer
+from workloads import collective, costs, indexer
 from workloads.formats import INDEX_FORMATS, QUERY_FORMATS
 from workloads.record import Recorder
 from workloads.shapes import GdnShape, KdaShape
@@ -45,7 +46,9 @@ def recurrence(row: Row, system: System) -> Job:
     kind, shape = ("gdn", GdnShape(keys, heads)) if keys else ("kda", KdaShape(heads))
 
     def job(sequences: int) -> Job:
-        return _again(layer(kind, shape, [1] * sequences, system, without=(f"{kind}-conv",)), system)
+        call = layer(kind, shape, [1] * sequences, system, without=(f"{kind}-conv",))
+        packed = tuple(replace(kernel, **costs.of("gdn")) for kernel in call.kernels)
+        return _again(replace(call, kernels=packed), system)
 
     return by_sequences(row, job)
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import logsigmoid, silu
 
-from workloads import costs
 from workloads.arithmetic import arithmetic
 from workloads.grid import Shape, each, even, one
 from workloads.record import Recorder, RegionHandle
@@ -172,7 +171,7 @@ def _recur(recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, ba
         tile_bytes=rule.columns * DIM * 4,
         tiles_in_flight=LOADS_IN_FLIGHT,
         blocks_per_unit=rule.blocks_per_unit,
-        flops_per_tile=costs.flops_of(rule.family, 7 * rule.columns * DIM * draft),
+        flops_per_tile=7 * rule.columns * DIM * draft,
         flops_unit="fp32",
         blocks_sharing=rule.sharing,
         tile_rule=rule.tile_rule,
