@@ -7,6 +7,7 @@ between a batch that meets it and one that does not.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 
 from memsim.errors import DoesNotFit, UsageError
@@ -56,16 +57,21 @@ def _regions(cell: Cell, ask: Ask, batch: int) -> list[Region]:
     """What one GPU holds, as one region of each kind, in rows of a byte."""
     from workloads.models import footprint
     from workloads.parallel import ALONE, parse_parallel
+    from workloads.step_scratch import activations
 
+    model, units = about(cell.model, ask), units_of(cell, ask)
+    parallel = ALONE if ask.parallel is None else parse_parallel(ask.parallel)
     held = footprint.of_model(
-        about(cell.model, ask),
+        model,
         [cell.context_tokens] * batch,
-        ALONE if ask.parallel is None else parse_parallel(ask.parallel),
+        parallel,
         part=ask.part,
-        units=units_of(cell, ask),
+        units=units,
         staged=ask.stage is not None or ask.overlap > 0,
     )
-    sizes = {kind: nbytes for kind, nbytes in asdict(held).items() if nbytes}
+    sizes = Counter({kind: nbytes for kind, nbytes in asdict(held).items() if nbytes})
+    if ask.part == "step":
+        sizes["activation"] += activations(model, batch, units, parallel)
     return [
         Region(number, f"all {kind}", kind, -1, "", nbytes, 1)
         for number, (kind, nbytes) in enumerate(sizes.items())

@@ -20,7 +20,7 @@ from workloads.activations import Rows, declare
 from workloads.kit import Shared
 from workloads.linear import Linear
 from workloads.models.matrices import SCALED, Matrix
-from workloads.record import Recorder
+from workloads.record import Int64s, Recorder, RegionHandle
 from workloads.routing import Routing
 
 EXPERTS, ACTIVE = 256, 8
@@ -60,7 +60,8 @@ def _product(row: Row, system: System, *, coded: bool) -> Recorded:
     return record(run)
 
 
-def _coded(recorder: Recorder, rows: int, k: int):  # type: ignore[no-untyped-def]
+def _coded(recorder: Recorder, rows: int, k: int) -> RegionHandle:
+    """Inputs in fp8, as the pass before a product leaves them."""
     return recorder.region("coded", "activation", -1, rows * k // SCALED, linear.CODED_ROW, "bytes")
 
 
@@ -88,7 +89,7 @@ def grouped(row: Row, system: System) -> Job:
     return mean_of(*in_a_row(turns), len(calls) - 1, calls[-1].moved())
 
 
-def _experts(recorder: Recorder, made: Linear, ids: np.ndarray, up: bool) -> None:
+def _experts(recorder: Recorder, made: Linear, ids: Int64s, up: bool) -> None:
     tokens, pairs, k = len(ids), ids.size, made.matrix.k
     rows = tokens if up else pairs
     x = declare(recorder, "in", rows, k)

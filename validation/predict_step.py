@@ -18,7 +18,7 @@ from workloads import step as whole_step
 from workloads.kinds import kernels_of
 from workloads.models import get_model
 from workloads.models.model import Model
-from workloads.record import Int64s, Recorder
+from workloads.record import Recorder
 from workloads.routing import Routing
 from workloads.run import Run
 
@@ -52,7 +52,7 @@ class _AsMany(Routing):
         assert w is not None
         plain = Routing(w.experts, w.active)
         drawn = [plain.chosen(0, number, tokens) for number in range(DRAWS)]
-        found: Int64s = min(drawn, key=lambda ids: abs(len(np.unique(ids)) - wanted))
+        found = min(drawn, key=lambda ids: abs(len(np.unique(ids)) - wanted))
         return cls(w.experts, w.active, recorded={(0, layer): found for layer in range(len(model.layers))})
 
 

@@ -65,33 +65,13 @@ def norms(layer: Layer) -> dict[str, int]:
 def before(kit: Kit, layer: Layer, regions: MlaRegions | DsaRegions, lengths: Sequence[int]) -> None:
     """Queries, and the new row and its index key in the caches."""
     r = regions.attention if isinstance(regions, DsaRegions) else regions
-    shape, p, act = shape_of(layer), layer.projections, kit.act
+    shape, act = shape_of(layer), kit.act
     positions = tuple(tokens - 1 for tokens in lengths)
     row = [act["latent"]] + ([act["row-rope"]] if shape.rope else [])
-    heads = [act["q-nope"]] + ([act["q-rope"]] if shape.rope else [])
-    if p.q_lora:
-        kit.product("down", act["x"], act["q-lora"], *row)
-        kit.rows("q-norm", "norm", [act["q-lora"]], [act["q-lora"]], pointwise.norm, norm="q")
-        kit.rows("latent-norm", "norm", row[:1], row[:1], pointwise.norm, norm="latent")
-        kit.product("q", act["q-lora"], *heads)
-    else:
-        kit.product("q", act["x"], *heads)
-        kit.product("latent", act["x"], *row)
-        kit.rows("latent-norm", "norm", row[:1], row[:1], pointwise.norm, norm="latent")
+    _project(kit, layer, row)
     if isinstance(layer.shape, DsaShape) and isinstance(regions, DsaRegions) and regions.indexer is not None:
-        kit.product("index-key", act["x"], act["index-key"])
-        own = regions.indexer
-        append.index_keys(
-            kit.recorder,
-            kit.layer,
-            act["index-key"],
-            kit.norms["index-key"],
-            (own.index, own.kept.keys),
-            lengths,
-            layer.shape.pool,
-        )
-        index_queries(kit, own, positions)
-    if shape.rope and p.turned:
+        _index(kit, regions.indexer, lengths, layer.shape.pool)
+    if shape.rope and layer.projections.turned:
         both = [act["q-rope"], act["row-rope"]]
         kit.rows("rotary", "rotary", both, both, pointwise.turn_both, positions, shape.rope)
     append.latent_rows(kit.recorder, kit.layer, row, (r.kv, r.rows), lengths, kit.shared.draft)
@@ -101,6 +81,29 @@ def before(kit: Kit, layer: Layer, regions: MlaRegions | DsaRegions, lengths: Se
         return
     kit.product("key-up", act["q-nope"], act["asked"])
     kit.rows("q-concat", "concat", [act["asked"], act["q-rope"]], [q], pointwise.beside, shape.heads)
+
+
+def _project(kit: Kit, layer: Layer, row: list[Rows]) -> None:
+    """Queries of all heads, and the normed parts of the new row."""
+    act = kit.act
+    heads = [act["q-nope"]] + ([act["q-rope"]] if shape_of(layer).rope else [])
+    if layer.projections.q_lora:
+        kit.product("down", act["x"], act["q-lora"], *row)
+        kit.rows("q-norm", "norm", [act["q-lora"]], [act["q-lora"]], pointwise.norm, norm="q")
+        kit.rows("latent-norm", "norm", row[:1], row[:1], pointwise.norm, norm="latent")
+        kit.product("q", act["q-lora"], *heads)
+        return
+    kit.product("q", act["x"], *heads)
+    kit.product("latent", act["x"], *row)
+    kit.rows("latent-norm", "norm", row[:1], row[:1], pointwise.norm, norm="latent")
+
+
+def _index(kit: Kit, own: IndexerRegions, lengths: Sequence[int], pool: int) -> None:
+    """The new index key in its cache, the indexer's queries and weights."""
+    new, norm, cache = kit.act["index-key"], kit.norms["index-key"], (own.index, own.kept.keys)
+    kit.product("index-key", kit.act["x"], new)
+    append.index_keys(kit.recorder, kit.layer, new, norm, cache, lengths, pool)
+    index_queries(kit, own, tuple(tokens - 1 for tokens in lengths))
 
 
 def index_queries(kit: Kit, own: IndexerRegions, positions: tuple[int, ...]) -> None:

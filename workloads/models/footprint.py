@@ -3,8 +3,9 @@
 A model, the contexts of its batch and how it is spread over GPUs enter; a `Footprint` leaves: kind by kind
 what the regions of a recorded step add up to, without recording one and without torch. Every term is some
 bytes of a layer and some for each of its sequences. Left out: the activations outside attention of a whole
-step, which its layers share (a megabyte or two a token), what an engine keeps beside a step (its graphs, its
-workspace, unused pages), and look-up tables beside the vocabulary's, which lie in host memory.
+step, which its layers share (some megabytes a token: `workloads.step_scratch`), what an engine keeps beside
+a step (its graphs, its workspace, unused pages), and look-up tables beside the vocabulary's, which lie in
+host memory.
 """
 
 from __future__ import annotations
