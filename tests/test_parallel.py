@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
 from memsim.errors import UsageError
@@ -135,3 +138,11 @@ def test_rows_of_a_vocabulary_are_padded_before_they_are_cut():
     assert shard(get_model("glm-5.2"), parse_parallel("tp=8")).weights.vocab == 154_880 // 8
     model = get_model("llama-3.1-70b")
     assert shard(model, parse_parallel("tp=16")).weights.vocab == 128_256 // 16
+
+
+def test_the_manual_names_every_word_and_every_family():
+    page = Path(__file__).parents[1].joinpath("docs", "parallel.md").read_text(encoding="utf-8")
+    for field in fields(Parallel):
+        assert f"| `{field.name}` |" in page
+    for family in ("all-reduce", "all-gather", "reduce-scatter", "dcp-weight", "dsa-topk"):
+        assert f"`{family}`" in page

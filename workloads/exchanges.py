@@ -71,7 +71,7 @@ DCP_FACTS = (
     ),
     Fact(
         "step.dcp.selection",
-        "every GPU's best 2,048 are gathered, the best of all selected",
+        "the best of every GPU are gathered, the best of all selected",
         "stated",
         "vllm-project/vllm #46076: the exact merge of a global selection",
     ),
