@@ -9,41 +9,10 @@ from __future__ import annotations
 from memsim.fast_queue import NEVER_PS, NOTHING, is_due, next_event_ps, next_item, post, take
 from memsim.fast_route import travel
 from memsim.fast_state import (  # fmt: skip
-    BLOCK,
-    BLOCK_AT,
-    BLOCK_END,
-    END_PS,
-    FIRST_KERNEL,
-    FIRST_UNIT,
-    FREE_SLOT,
-    FREE_SLOTS,
-    GATHERED_BYTES,
-    GIVE,
-    IDLE_PS,
-    IN_HEAPS,
-    ISSUE,
-    KERNEL,
-    LAST_UNIT,
-    LAUNCH_PS,
-    LEFT,
-    MOST_TILES,
-    NEXT_BLOCK,
-    NEXT_KERNEL,
-    NONE,
-    ON_UNIT,
-    OP,
-    READY_PS,
-    SERVER_AT,
-    SHARES,
-    START,
-    STARTUP_PS,
-    START_PS,
-    TIERS,
-    TILE,
-    TO_PLACE,
-    WAIT_AT,
-    WINDOW_AT_PS,
-    WORKED,
+    BLOCK, BLOCK_AT, BLOCK_END, DISPATCH_PS, END_PS, FIRST_KERNEL, FIRST_UNIT, FREE_SLOT, FREE_SLOTS,
+    GATHERED_BYTES, GIVE, IDLE_PS, IN_HEAPS, ISSUE, KERNEL, LAST_UNIT, LAUNCH_PS, LEFT, MOST_TILES,
+    NEXT_BLOCK, NEXT_KERNEL, NONE, ON_UNIT, OP, READY_PS, SERVER_AT, SHARES, START, STARTUP_PS, START_PS,
+    TIERS, TILE, TO_PLACE, WAIT_AT, WINDOW_AT_PS, WORKED,
 )
 from memsim.fast_tile import FULL, ask, end_tile, give_back, walk
 from memsim.jit import inner, jit
@@ -149,10 +118,13 @@ def start_block(prog, st, kernel, unit, now_ps):
     sl[slot, BLOCK] = block
     sl[slot, OP] = prog.op_at[block]
     sl[slot, TILE] = NONE
+    first = prog.kernels[kernel, FIRST_UNIT]
+    begin_ps = max(now_ps, st.begun_ps[first]) + prog.kernels[kernel, DISPATCH_PS]
+    st.begun_ps[first] = begin_ps
     if prog.op_at[block] == prog.op_at[block + 1]:
-        post(st, BLOCK_END, now_ps + max(1, prog.kernels[kernel, IDLE_PS]), block, 0, slot)
+        post(st, BLOCK_END, begin_ps + max(1, prog.kernels[kernel, IDLE_PS]), block, 0, slot)
     else:
-        post(st, ISSUE, now_ps + prog.kernels[kernel, STARTUP_PS], block, 0, -1 - slot)
+        post(st, ISSUE, begin_ps + prog.kernels[kernel, STARTUP_PS], block, 0, -1 - slot)
 
 
 @inner

@@ -86,12 +86,12 @@ def _tiers(system: System, curve_at: Sequence[int]) -> Int64s:
             first_queue + i if tier.queue_depth else NONE,
             curve_at[i : i + 2],
             curve_at[tiers + i : tiers + i + 2],
-            server_at[-1] + 1 + 2 * (len(system.links) + i),
+            server_at[-1] + 2 + 2 * (len(system.links) + i),
         )
         for i, tier in enumerate(system.tiers)
     ]
     rows.append(_cache(system.cache, server_at[-1]))
-    rows.append([server_at[-1] + 1] + [1] * (TIER_COLUMNS - 1))
+    rows.append([server_at[-1] + 2] + [1] * (TIER_COLUMNS - 1))
     return np.array(rows, np.int64)
 
 
@@ -122,7 +122,7 @@ def _hop(system: System, initiator: int, hop: Hop, curve_at: Sequence[int], comm
     """A row of Hardware.hops; the way to a device that takes commands needs no tags."""
     link = system.links[hop.link]
     units = sum(runner.units for runner in system.initiators)
-    first_server = sum(tier.channels for tier in system.tiers) + 1 + 2 * hop.link
+    first_server = sum(tier.channels for tier in system.tiers) + 2 + 2 * hop.link
     outward = 0 if hop.flipped else 1
     ways = (1 - outward, outward)  # inward, outward
     pool = NONE if commanded else units + 4 * hop.link + 2 * hop.flipped
@@ -157,7 +157,7 @@ def pack_work(program: Program, system: System) -> Work:
     columns = (
         program.launch_ps, program.wait_at, program.block_at, program.unit_shares, program.tiles,
         program.in_order, program.flops, program.mflops, program.work_ps, program.tile_ps,
-        program.startup_ps, program.drain_ps, program.idle_ps, program.number,
+        program.dispatch_ps, program.startup_ps, program.drain_ps, program.idle_ps, program.number,
         unit_at[program.initiator], unit_at[program.initiator + 1] - 1,
         program.initiator * (len(system.tiers) + 1), *ports[program.initiator].T,
     )  # fmt: skip

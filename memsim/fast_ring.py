@@ -17,6 +17,7 @@ from memsim.fast_state import (  # fmt: skip
     BLOCK_AT,
     CHANNELS,
     DIGEST,
+    DISPATCH_PS,
     DRAIN_PS,
     END_PS,
     FIXED_PS,
@@ -379,6 +380,7 @@ def begin_block(prog, ring, block, begin_ps):
     at = ring.at
     at[AT_BLOCK] = block
     at[AT_NUMBER] = 0
+    begin_ps += prog.kernels[0, DISPATCH_PS]
     at[AT_LAST_PS] = at[AT_NOW_PS] = begin_ps + prog.kernels[0, STARTUP_PS]
     begin_op(ring, prog.op_at[block])
 
@@ -387,7 +389,7 @@ def begin_block(prog, ring, block, begin_ps):
 def block_end_ps(prog, ring, begin_ps):
     """When a block ends all of whose tiles are served, if it has any."""
     if prog.op_at[ring.at[AT_BLOCK]] == prog.op_at[ring.at[AT_BLOCK] + 1]:
-        return begin_ps + max(1, prog.kernels[0, IDLE_PS])
+        return begin_ps + prog.kernels[0, DISPATCH_PS] + max(1, prog.kernels[0, IDLE_PS])
     return max(begin_ps + 1, ring.at[AT_LAST_PS] + prog.kernels[0, DRAIN_PS])
 
 

@@ -166,6 +166,7 @@ def book_pieces(hw, st, out, tier, write, request, now_ps):
     rq = st.requests
     offset, left = rq[request, R_OFFSET], rq[request, R_BYTES]
     first, channels = hw.tiers[tier, SERVER_AT], hw.tiers[tier, CHANNELS]
+    first += write * int(tier == hw.sizes[TIERS] - 1)  # the cache has a server for each way
     interleave = hw.tiers[tier, INTERLEAVE]
     mbps, turnaround_ps = hw.tiers[tier, MBPS + write], hw.tiers[tier, TURNAROUND_PS]
     buffer_bytes = write * hw.tiers[tier, BUFFER_BYTES]

@@ -43,8 +43,8 @@ HOP_COLUMNS = 13
 # where a unit has no port
 (
     LAUNCH_PS, WAIT_AT, BLOCK_AT, SHARES, IN_FLIGHT, IN_ORDER, FLOPS, MFLOPS, WORKING_PS, FIXED_PS,
-    STARTUP_PS, DRAIN_PS, IDLE_PS, DRAWN, FIRST_UNIT, LAST_UNIT, ROUTES, PORT_MBPS,
-) = range(18)  # fmt: skip
+    DISPATCH_PS, STARTUP_PS, DRAIN_PS, IDLE_PS, DRAWN, FIRST_UNIT, LAST_UNIT, ROUTES, PORT_MBPS,
+) = range(19)  # fmt: skip
 # Counts.kernels
 READY_PS, START_PS, END_PS, REQUESTS, DIGEST = range(5)
 # Counts.ledger: + 0 for reads, + 1 for writes
@@ -133,7 +133,7 @@ class Hardware(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A program (see program.py): kernels int64[K + 1, 18] (the last row ends the lists), wait_for int64[m],
+    """A program (see program.py): kernels int64[K + 1, 19] (the last row ends the lists), wait_for int64[m],
     op_at int64[blocks + 1], ops."""
 
     kernels: np.ndarray
@@ -162,7 +162,8 @@ class Counts(NamedTuple):
 class State(NamedTuple):
     """Everything that changes. heap: int64[HEAPS, n, 4]; wheel: int64[BUCKETS, 2];
     spokes: int64[requests, 3], apart from the requests to stay in the nearest cache; room: free
-    shares of each unit; loads: int64[T + 1, 3]."""
+    shares of each unit; begun_ps: when an initiator's latest block began, by its first unit; loads:
+    int64[T + 1, 3]."""
 
     servers: np.ndarray
     pools: np.ndarray
@@ -175,6 +176,7 @@ class State(NamedTuple):
     wheel: np.ndarray
     spokes: np.ndarray
     room: np.ndarray
+    begun_ps: np.ndarray
     loads: np.ndarray
     sizes: np.ndarray
 
@@ -188,7 +190,7 @@ def fresh_state(hardware: Hardware, work: Work, slots: int, most: int, requests:
     units, links = hardware.sizes[UNITS], hardware.sizes[LINKS]
     kernels = len(work.kernels) - 1
     tiers = hardware.sizes[TIERS]
-    channels = hardware.tiers[tiers, SERVER_AT]  # and the cache
+    channels = hardware.tiers[tiers, SERVER_AT]  # and the cache's two ways
     servers = np.zeros((channels + 2 * links + 2 * (tiers - 1) + 3 * units, SERVER_COLUMNS), np.int64)
     servers[:, RATE] = 1
     progress = np.empty((kernels, 2), np.int64)
@@ -212,6 +214,7 @@ def fresh_state(hardware: Hardware, work: Work, slots: int, most: int, requests:
         np.full((BUCKETS, 2), NONE, np.int64),
         spokes,
         np.full(units, UNIT_SHARES, np.int64),
+        np.zeros(units, np.int64),
         np.zeros((tiers, 3), np.int64),
         np.array([slots, 0, 0, 0, 0, most, 0, 0, 0, shift, 0], np.int64),
     )

@@ -177,6 +177,7 @@ def _worked_ps(program: Program) -> float:
     tiles = -(-program.ops.table[:, rules.ROWS] // program.ops.table[:, rules.TILE_ROWS])
     slowest_ps = (program.flops * 1e6 / program.mflops + program.work_ps + program.tile_ps + 1).max(initial=0)
     blocks = np.diff(program.block_at)
-    around = blocks * (np.maximum(program.startup_ps + program.drain_ps, program.idle_ps) + 1.0)
+    own_ps = np.maximum(program.startup_ps + program.drain_ps, program.idle_ps)
+    around = blocks * (program.dispatch_ps + own_ps + 1.0)
     launched_ps = program.launch_ps.sum(dtype=np.float64)
     return float(launched_ps + around.sum() + tiles.sum(dtype=np.float64) * slowest_ps)

@@ -42,7 +42,7 @@ NO_LIMIT = "no limit"
 LIMITS = ("request", "port", "read_iops", "write_iops", "queue_depth", "tags", "credits", "payload")
 DEFAULTS = {
     **{"devices": "1", "copies": "1", "header": "0 B", "write_buffer": "0 B"},
-    **dict.fromkeys(("setup", "turnaround", "wake", "work_latency"), "0 s"),
+    **dict.fromkeys(("dispatch", "setup", "turnaround", "wake", "work_latency"), "0 s"),
     **dict.fromkeys(LIMITS, NO_LIMIT),
 }
 NO_NUMBERS = (NO_LIMIT, "none")

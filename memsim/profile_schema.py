@@ -114,6 +114,7 @@ class InitiatorTable(Table):
     request: Line | None = _option("faster")
     launch_gap: Gap = _key("slower")
     graph_launch: Gap = _key("slower")
+    dispatch: Gap | None = _option("slower")
     setup: Gap | None = _option("slower")
     work_latency: Gap | None = _option("slower")
     wake: Gap | None = _option("slower")

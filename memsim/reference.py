@@ -45,6 +45,7 @@ class Replay:
         self.blocks_left = np.diff(program.block_at).tolist()
         self.next_block = program.block_at[:-1].tolist()
         self.started = 0
+        self.begun_ps = [0] * len(system.initiators)  # their latest blocks
         self.room = [[UNIT_SHARES] * initiator.units for initiator in system.initiators]
         self.placing = False
         self.on_end: Callable[[int], None] = lambda _: None
@@ -102,17 +103,23 @@ class Replay:
                     break
                 room[unit] -= share
                 block = Block(kernel, self.next_block[kernel], initiator, unit, self.env.event())
-                self.env.process(self.live(block))
+                self.env.process(self.live(block, self.dispatch_ps(block)))
                 self.next_block[kernel] += 1
 
-    def live(self, block: Block) -> Steps:
-        """A block's life: start-up, tiles, drain."""
+    def dispatch_ps(self, block: Block) -> int:
+        """Time until a block begins: those of an initiator begin one after another."""
+        free_ps = max(self.now_ps, self.begun_ps[block.initiator])
+        self.begun_ps[block.initiator] = free_ps + int(self.program.dispatch_ps[block.kernel])
+        return self.begun_ps[block.initiator] - self.now_ps
+
+    def live(self, block: Block, dispatch_ps: int) -> Steps:
+        """A block's life: dispatch, start-up, tiles, drain."""
         program, kernel, born_ps = self.program, block.kernel, self.now_ps
         if program.op_at[block.block] == program.op_at[block.block + 1]:
-            yield self.at(max(1, int(program.idle_ps[kernel])), BLOCK_END, block.block)
+            yield self.at(dispatch_ps + max(1, int(program.idle_ps[kernel])), BLOCK_END, block.block)
             assert self.now_ps > born_ps
         else:
-            yield self.at(program.startup_ps[kernel], ISSUE, block.block)
+            yield self.at(dispatch_ps + int(program.startup_ps[kernel]), ISSUE, block.block)
             yield from self.ask_for_all(block)
             yield block.emptied
             yield self.at(program.drain_ps[kernel], BLOCK_END, block.block)
@@ -352,7 +359,8 @@ class Replay:
     def hit(self, request: Request) -> int:
         """Book the cache; returns the time until the request is complete."""
         cache = self.system.cache
-        end_ps = self.machine.cache_server.book(self.now_ps, request.nbytes, cache.mbps[request.write])
+        way = self.machine.cache_ways[request.write]
+        end_ps = way.book(self.now_ps, request.nbytes, cache.mbps[request.write])
         served_ps = max(request.passed_ps, end_ps + cache.latency_ps)
         return max(served_ps, self.push_out(request)) - self.now_ps
 
@@ -360,8 +368,7 @@ class Replay:
         """Book the cache for a read that misses: its bytes come through; returns when they may be there."""
         if not self.machine.is_cached(request.block.initiator, request.tier):
             return 0
-        rate = self.system.cache.mbps[request.write]
-        end_ps = self.machine.cache_server.book(self.now_ps, request.moved, rate)
+        end_ps = self.machine.cache_ways[0].book(self.now_ps, request.moved, self.system.cache.mbps[0])
         return end_ps + self.machine.latency_ps(request)
 
     def push_out(self, request: Request) -> int:

@@ -217,7 +217,7 @@ class Machine:
     def __init__(self, env: simpy.Environment, system: System) -> None:
         self.system = system
         self.cache = len(system.tiers)  # the cache's number among the tiers
-        self.cache_server = Station()
+        self.cache_ways = [Station(), Station()]  # out of it, into it
         self.channels = [[Station() for _ in range(tier.channels)] for tier in system.tiers]
         self.queues = [Pool(env, tier.queue_depth or NO_LIMIT) for tier in system.tiers]
         self.walkers = [[Station() for _ in tier.translation] for tier in system.tiers]
@@ -326,7 +326,7 @@ def count_waiting(machine: Machine, out: Outcome) -> None:
     """Enter in an outcome what was waited for each place, when all is over."""
     for tier, channels in enumerate(machine.channels):
         out.waiting_ps[tier] = _sum_ps([*channels, machine.queues[tier]])
-    out.waiting_ps[machine.cache] = _sum_ps([machine.cache_server])
+    out.waiting_ps[machine.cache] = _sum_ps(machine.cache_ways)
     for link, stations in enumerate(machine.links):
         out.waiting_ps[machine.cache + 1 + link] = _sum_ps(set(stations))
         out.tags_waiting_ps[link] = _sum_ps(pool for way in machine.link_pools[link] for pool in way)

@@ -21,6 +21,7 @@ from memsim.system import Hop, System, Walk
 LAUNCH, START, FLIGHT, PLACES, QUEUES, LATENCY, RATE = range(7)
 
 TILES = "tile overhead"  # fixed times of tiles
+_OF_START = ("startup_ps", "drain_ps", "idle_ps", "dispatch_ps")
 SERIAL = "serial chain"  # what the latency of a kernel is called that walks partial results one by one
 
 
@@ -125,7 +126,7 @@ def resources(system: System) -> Iterator[Resource]:
     yield Resource("bytes in flight", FLIGHT, _more_in_flight, _enough_in_flight)
     yield Resource("units", PLACES, _more_units, _all_blocks_placed)
     yield _of_program("launch", LAUNCH, launch_ps=Scale.less)
-    yield _of_program("block start-up", START, startup_ps=Scale.less, drain_ps=Scale.less, idle_ps=Scale.less)
+    yield _of_program("block start-up", START, **dict.fromkeys(_OF_START, Scale.less))
 
 
 def idle(case: Case, memory: Memory) -> set[str]:

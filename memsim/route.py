@@ -156,6 +156,7 @@ def _initiator(name: str, table: InitiatorTable) -> Initiator:
         fp32_mflops=table.fp32.number // units if table.fp32 else 0,
         work_latency_ps=_or_none(table.work_latency),
         wake_ps=_or_none(table.wake),
+        dispatch_ps=_or_none(table.dispatch),
         posts=table.writes == "posted",
         port_mbps=(_or_none(table.port), _or_none(table.port_write or table.port)),
     )

@@ -54,6 +54,17 @@ def took(trace: MemoryTrace, system: System = NEAR, tier: int = 0, **shares: int
     return replayed(trace, system, tier, plan=FixedPlan(**shares))
 
 
+def test_reads_and_writes_pass_the_cache_at_once() -> None:
+    """64 rows that hit and 64 that are stored: as long as the slower way alone, not as both together."""
+    alone = [elapsed_ps(took(rows(64, write), hit=ALL)) for write in (False, True)]
+    both = [Access(0, way, way, way, bool(way), 0, 64) for way in (0, 1)]
+    launch = kernel(blocks=2, tiles_in_flight=64, tile_bytes=ROW)
+    regions = tuple(flat_region(i, 64, ROW) for i in range(2))
+    trace = MemoryTrace(regions, [(launch, columns(both))])
+    assert elapsed_ps(run_both(trace, NEAR, placed(regions), plan=FixedPlan(hit=ALL))) == max(alone)
+    assert max(alone) == 64 * ROW * 10**6 // L2_WRITE_MBPS + L2_PS
+
+
 # Draws
 
 

@@ -74,6 +74,17 @@ def test_an_initiators_set_up_is_paid_by_every_block_that_accesses_memory(readin
     assert elapsed_ps(outcome) == 3 * 500 + reading * (SCANNER.setup_ps + served_ps)
 
 
+@pytest.mark.parametrize("reading", [0, 1, 64])
+def test_blocks_of_an_initiator_begin_one_after_another(reading: int) -> None:
+    """Of 64 blocks that there is room for, the last one begins 64 dispatches after the kernel's start."""
+    slow = replace(SIDE, initiators=(GPU, replace(SCANNER, units=8, setup_ps=0, dispatch_ps=1_000_000)))
+    loads = [Access(0, block, block, 0, False, 0, 1) for block in range(64 - reading, 64)]
+    trace = MemoryTrace((flat_region(0, 8, 64),), [(kernel(blocks=64, blocks_per_unit=8), columns(loads))])
+    outcome = run_both(trace, slow, placed(trace.regions), run_on={"f": 1})
+    served_ps = transfer_ps(64, HBM_MBPS) + HBM_PS
+    assert elapsed_ps(outcome) == 64_000_000 + (served_ps if reading else 1)
+
+
 def test_who_waits_for_another_initiator_has_to_wake() -> None:
     """k1 and k4 wait for a kernel that ran elsewhere, k2 and k3 for their own initiator's."""
     awake = replace(SIDE, initiators=(GPU, replace(SCANNER, wake_ps=900_000)))

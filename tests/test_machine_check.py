@@ -117,7 +117,7 @@ def test_streams_reach_what_is_in_flight_or_what_their_path_sustains():
     assert bound == "pcie tags"
     assert mbps < path_of(way)[0]
     flash = system_of("hbf")
-    assert closed_form.reached_stream(Way(flash, 0, 2)) == (430_577, "gpu bytes in flight")
+    assert closed_form.reached_stream(Way(flash, 0, 2)) == (645_866, "gpu bytes in flight")
     assert closed_form.reached_stream(Way(flash, 0, 1)) == path_of(Way(flash, 0, 1))
     copying = Way(flash, 1, 2)
     alone, copied = closed_form.reached_stream(copying), closed_form.reached_copy(copying)

@@ -205,7 +205,9 @@ class _Work:
         """What its file says, None if nothing."""
         if constant.of_kernel:
             fact = costs.known().get(constant.path)
-            return fact.value if fact else None
+            if fact is None:
+                return None
+            return float(fact.value) if constant.path.endswith(costs.SHARES) else fact.value
         held = dict(load_machine(constant.file).quantities()).get(constant.path)
         return held.value if held else None
 

@@ -35,7 +35,7 @@ def single(row: Row, system: System) -> Job:
     Its buckets are an eighth of an octave wide: they are moved so that they give the mean that is known.
     """
     script, kernel, steps = _chased(row, system)
-    before = Script(script.regions, script.kernels[:kernel], script.accesses[:kernel])
+    before = Script(1, script.regions, script.kernels[:kernel], script.accesses[:kernel])
 
     def time_ns(bench: Bench) -> float:
         times = bench.run(script)

@@ -147,7 +147,7 @@ class Gather:
 def gathers(row: Row, system: System, tier: str) -> Job:
     """`count` rows of `row` bytes at places in `span` bytes; none comes back soon if there are enough."""
     row_bytes, rows, span = count(row, "row"), count(row, "count"), count(row, "span")
-    what, script = Gather.of(row_bytes, rows, system.initiators[0].units), Script()
+    what, script = Gather.of(row_bytes, rows, system.initiators[0].units), Script(WARPS)
     cells = script.region(1, CELL_BYTES)
     listed = max(COLD_BYTES // row_bytes, rows * CALLS) // rows * rows
     lists = script.region(listed, START_BYTES, kind="index")

@@ -74,7 +74,7 @@ def gather(row: Row, system: System) -> Job:
     what, rows, region_bytes = of_row(row), count(row, "count"), count(row, "region")
     units, calls = system.initiators[0].units, count(row, "calls")
     lengths = Lengths.of(rows, what.turn_rows, LONG_BYTES // count(row, "row"))
-    script = Script()
+    script = Script(WARPS)
     data = script.region(region_bytes // what.piece_bytes, what.piece_bytes)
     lists = script.region(rows * calls, INDEX_BYTES, kind="index")
     before = data

@@ -42,6 +42,11 @@ class Streams:
         """What all the warps take in one turn of their loop."""
         return self.units * self.warps * self.warp_bytes
 
+    @property
+    def by_warp(self) -> bool:
+        """Whether a block of the trace stands for a warp, or a turn of one."""
+        return bool(self.pause_ps) or self.kind == "update"
+
     def turns(self, span_ps: int, system: System) -> int:
         """Turns that last so long at least: at the memory's rate, or a load and a pause each."""
         tier = system.tiers[0]
@@ -61,9 +66,8 @@ class Streams:
         """The kernel. Its blocks in the trace: a tile each where warps pause, a warp each where they wait for
         their loads before they store, else a block each.
         """
-        by_warp = bool(self.pause_ps) or self.kind == "update"
-        workers = self.units * (self.warps if by_warp else 1)
-        tiles = 2 if by_warp else MANY if self.kind == "write" else self.warps
+        workers = self.units * (self.warps if self.by_warp else 1)
+        tiles = 2 if self.by_warp else MANY if self.kind == "write" else self.warps
         rows, share = self.turn_bytes // ROW_BYTES, self.turn_bytes // ROW_BYTES // workers
         region = script.region(turns * rows, ROW_BYTES)
         if self.pause_ps:
@@ -110,7 +114,7 @@ def loaded(row: Row, system: System) -> Job:
 
 def _script(beside: Streams, load_ps: int, system: System) -> tuple[Script, int, int]:
     """The script, its chase, and what must not end before it."""
-    script = Script()
+    script = Script(beside.warps if beside.by_warp else 1)
     places = CHASE_BYTES // LINE_BYTES
     data = script.region(places, LINE_BYTES)
     order = distinct(STEPS, places, np.random.default_rng(1))

@@ -68,8 +68,11 @@ class Move:
 class Script:
     """A trace in the making.
 
+    warps    of a block of the GPU, where a block of the trace stands for one of them: they begin together
     place    region names -> tier;  runs  kernel names -> initiator; what is not there lies, or runs, first
     """
+
+    warps: int = 1
 
     regions: list[Region] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
@@ -150,7 +153,8 @@ class Script:
 
     def key(self) -> bytes:
         """Equal for scripts that are."""
-        digest = hashlib.blake2b(repr((self.regions, self.kernels, self.place, self.runs)).encode())
+        plain = (self.warps, self.regions, self.kernels, self.place, self.runs)
+        digest = hashlib.blake2b(repr(plain).encode())
         for access in (access for accesses in self.accesses for access in accesses):
             digest.update(repr(replace(access, gather=None)).encode())
             if access.gather is not None:
@@ -223,13 +227,19 @@ class Bench:
         script.write(path)
         result = simulate.replay(
             path,
-            self.system,
+            begun_together(self.system, script.warps),
             place=[f"{region}={tier}" for region, tier in script.place.items()],
             run_on=[f"{kernel}={runner}" for kernel, runner in script.runs.items()],
             bound=False,
         )
         assert result.outcome is not None
         return Times(result.outcome.start_ps.tolist(), result.outcome.end_ps.tolist(), result.outcome)
+
+
+def begun_together(system: System, blocks: int) -> System:
+    """The machine, so many blocks of whose first initiator begin in the time of one."""
+    first, *others = system.initiators
+    return replace(system, initiators=(replace(first, dispatch_ps=first.dispatch_ps // blocks), *others))
 
 
 @dataclass(frozen=True)

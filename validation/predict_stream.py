@@ -117,7 +117,7 @@ def long_calls(what: Stream, nbytes: int, units: int) -> Job:
 
 def _with_buffers(what: Stream, sizes: Sequence[int], units: int) -> tuple[Script, list[list[int]]]:
     """A script with the regions of each buffer; units that a small grid leaves idle are out of its way."""
-    script = Script()
+    script = Script(what.warps if what.by_warp else 1)
     halves = 2 if what.kind == "copy" else 1
     regions = [[script.region(size // ROW_BYTES, ROW_BYTES) for _ in range(halves)] for size in sizes]
     if what.by_warp:
