@@ -157,8 +157,7 @@ class _Search:
 
     def found(self) -> Crossover:
         """The whole answer; DoesNotFit where no sample has both times."""
-        for side in self.sides:
-            check([self.cell(side, end) for end in self.ends], self.asked(side))
+        check([self.cell(side, end) for side in self.sides for end in self.ends], self.ask)
         samples = self.sampled(_spread(*self.ends))
         known = [sample for sample in samples if sample.faster]
         if all(sample.a.refused or sample.b.refused for sample in samples):

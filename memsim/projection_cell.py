@@ -69,6 +69,19 @@ def check(cells: Sequence[Cell], ask: Ask) -> None:
             if not isinstance(cell.batch, int) or cell.batch < 1:
                 raise UsageError(f"--batch {cell.batch}: expected a whole number from 1 on, or {MAX}")
             within("batch", cell.batch, 1, MOST_BATCH)
+    _check_used(cells, ask)
+
+
+def _check_used(cells: Sequence[Cell], ask: Ask) -> None:
+    """UsageError for an option that nothing in the grid would heed."""
+    if ask.routing is not None and ask.part != "step":
+        raise UsageError(
+            f"--routing {ask.routing} with --part {ask.part}: it has no experts; add --part step"
+        )
+    if not any(about(cell.model, ask).selects for cell in cells):
+        for name, value in (("selection", ask.selection), ("stage", ask.stage), ("overlap", ask.overlap)):
+            if value:
+                raise UsageError(f"--{name} {value}: no model here selects rows; leave it away, or add one")
     if ask.slo_ps is not None and not any(cell.batch == MAX for cell in cells):
         raise UsageError(f"--slo: expected a batch that it can bound; add --batch {MAX}, or leave it away")
 

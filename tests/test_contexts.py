@@ -95,6 +95,7 @@ def test_steps_go_on_from_every_context(tmp_path):
         ({"context": None, "contexts": [5, 6], "batch": 3}, "--batch 3 with 2 contexts; leave --batch away"),
         ({"context": None, "contexts": [0]}, "--context 0: expected a whole number from 1"),
         ({"context": None, "contexts": []}, "--batch 0: expected a whole number from 1"),
+        ({"context": 5, "routing": "uniform"}, "--routing uniform with --part attention: it has no experts"),
         ({"context": 5, "batch": 10**20}, f"--batch {10**20}: expected a whole number from 1 to 4,096"),
         ({"context": 5, "parallel": "tp=8,up=2"}, "unknown word 'up'"),
     ],

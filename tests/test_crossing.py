@@ -86,6 +86,19 @@ def test_wrong_words_are_told_before_anything_runs(monkeypatch, capsys, words, m
     assert message in capsys.readouterr().err
 
 
+def test_a_selection_may_concern_one_side_alone(monkeypatch):
+    class Reached(Exception): ...
+
+    def run(*_):
+        raise Reached
+
+    monkeypatch.setattr(crossing, "run", run)
+    with pytest.raises(Reached):
+        crossover("kimi-linear", "deepseek-v3.2", "h200", context=("4K", "8K"), selection="dsa_hi")
+    with pytest.raises(UsageError, match="--selection dsa_hi: no model here selects rows"):
+        crossover("kimi-linear", "kimi-k2", "h200", context=("4K", "8K"), selection="dsa_hi")
+
+
 def test_a_range_that_ends_too_soon_says_so(replays):
     (swap,) = crossover("a", "b", "h200", context=("320K", "352K")).swaps
     assert (swap.low, swap.high) == (None, None)

@@ -122,6 +122,8 @@ def job_of(
     _check_draft(whole, draft, accepted, device, parallel)
     drawn = _selected(whole, device, selection, stage, seed)
     experts = None
+    if routing is not None and part != "step":
+        raise UsageError(f"--routing {routing} with --part {part}: it has no experts; add --part step")
     if part == "step":
         whole_step.check(whole)
         experts = routing_of(whole, device, routing, seed)
