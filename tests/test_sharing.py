@@ -92,7 +92,7 @@ def test_opposite_streams_over_a_full_duplex_link_have_its_rate_each():
     system = bent("h200-host", "link.pcie.header=0 B")
     reading, writing = by_both_engines(system, 1)
     for rate, write in ((reading, False), (writing, True)):
-        assert rate == pytest.approx(path_of(Way(system, 0, 1, write))[0], rel=0.02)
+        assert rate == pytest.approx(path_of(Way(system, 0, 1, write))[0], rel=0.03)
 
 
 def test_opposite_streams_over_a_shared_link_have_its_rate_together():
