@@ -86,8 +86,7 @@ def show_model(
     every number with its source.
     """
     from memsim import report, report_json, report_models
-    from memsim.recording import MOST_BATCH, within
-    from memsim.units import parse_tokens
+    from memsim.units import MOST_BATCH, parse_tokens, within
     from workloads.models import get_model
     from workloads.models.document import MODEL_CONTEXTS, document
     from workloads.models.load import changes_of

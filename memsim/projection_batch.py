@@ -14,10 +14,9 @@ from memsim.errors import DoesNotFit, UsageError
 from memsim.placement import parse_rules, place_regions
 from memsim.projection_cell import machine_of, time_ps, units_of
 from memsim.projection_point import Ask, Cell, about
-from memsim.recording import MOST_BATCH
 from memsim.route import build_system
 from memsim.trace import REGION_KINDS, Region
-from memsim.units import format_time
+from memsim.units import MOST_BATCH, format_time
 
 
 def largest(cell: Cell, ask: Ask) -> tuple[int, str]:

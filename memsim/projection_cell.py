@@ -19,11 +19,10 @@ from memsim.placement import check_gpus
 from memsim.profile import load_machine
 from memsim.projection_point import MAX, PARTS, Ask, Cell, about
 from memsim.ranges import Varied
-from memsim.recording import MOST_BATCH, MOST_TOKENS, within
 from memsim.route import build_system
 from memsim.simulate import replayed
 from memsim.trace_cache import kept
-from memsim.units import is_whole
+from memsim.units import MOST_BATCH, MOST_TOKENS, is_whole, within
 
 if TYPE_CHECKING:
     from memsim.profile_schema import Profile

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from memsim.errors import MissingExtra, OutputError, UsageError
 from memsim.output import named
-from memsim.units import parse_tokens
+from memsim.units import MOST_BATCH, parse_tokens, within
 
 if TYPE_CHECKING:
     from memsim.progress import Progress
 
-MOST_TOKENS, MOST_BATCH = 2**27, 4096  # in a sequence, and sequences that a step is recorded for
 DEFAULT_UNITS = 132  # of an H200; the split of the work into blocks depends on it
 
 
@@ -118,12 +117,6 @@ def _contexts(
     if batch not in (1, len(listed)):
         raise UsageError(f"--batch {batch} with {len(listed)} contexts; leave --batch away")
     return listed
-
-
-def within(name: str, value: int, least: int, most: int) -> None:
-    """UsageError for an option whose value lies outside `least` to `most`."""
-    if not least <= value <= most:
-        raise UsageError(f"--{name} {value}: expected a whole number from {least:,} to {most:,}")
 
 
 def require_torch() -> None:

@@ -14,6 +14,8 @@ from fractions import Fraction
 
 from memsim.errors import UsageError, nearest, shown
 
+MOST_TOKENS, MOST_BATCH = 2**27, 4096  # in a sequence, and sequences that a step is recorded for
+
 _DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _BYTES = {f"{prefix}B": factor for prefix, factor in {**_DECIMAL, **_BINARY}.items()}
@@ -30,6 +32,12 @@ _QUANTITY = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-zµ/]*)\s*"
 _LARGEST = 2**63 - 1
 _MILLION = 1_000_000
 _MOST_STEPS = 64  # of a list of pairs
+
+
+def within(name: str, value: int, least: int, most: int) -> None:
+    """UsageError for an option whose value lies outside `least` to `most`."""
+    if not least <= value <= most:
+        raise UsageError(f"--{name} {value}: expected a whole number from {least:,} to {most:,}")
 
 
 def parse_bytes(text: object) -> int:

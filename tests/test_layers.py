@@ -57,7 +57,7 @@ MODULES = sorted(path for path in (ROOT / "memsim").glob("*.py") if path.stem !=
 # What needs torch is fetched by these, inside a function that says what is missing.
 MAY_CALL_WORKLOADS = {
     *("recording", "cli_models", "cli_errors", "cli_validate", "kernel", "curve", "curve_plot"),
-    *("interval", "projection_point", "projection_batch", "projection_plot"),
+    *("interval", "projection_point", "projection_cell", "projection_batch", "projection_plot"),
 }
 WORKLOADS_MAY_IMPORT = {
     "memsim.__version__",

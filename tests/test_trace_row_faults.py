@@ -27,7 +27,7 @@ REGION_FAULTS = [
     (
         0,
         {"kind": "kvv"},
-        "region 0 has unknown kind 'kvv'; expected weights, kv, index, state, activation, output, exchange; did",
+        "region 0 has unknown kind 'kvv'; expected weights, kv, index, state, activation, output, exchange",
     ),
     (0, {"layer": -2}, "region 0 has layer = -2; expected at least -1"),
     (0, {"bytes": 0}, "region 0 has bytes = 0; expected at least 1"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memsim.errors import UsageError
-from memsim.recording import MOST_BATCH, MOST_TOKENS, within
+from memsim.units import MOST_BATCH, MOST_TOKENS, within
 from workloads import step as whole_step
 from workloads.gqa import tile_of
 from workloads.models import get_model
