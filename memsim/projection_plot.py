@@ -106,6 +106,8 @@ def _fill(place: Axes, points: Sequence[Point]) -> None:
     lines = lines_of(points)
     place.set_xscale("log")
     place.set_yscale("log")
+    if len({point.context_tokens for point in points}) == 1:  # no width to scale to
+        place.set_xlim(points[0].context_tokens / 2, points[0].context_tokens * 2)
     crossed = 0  # lines with points that do not fit: their crosses stand one below the other
     for number, line in enumerate(lines):
         height = 1 - crossed * APART / 2

@@ -72,7 +72,12 @@ def _worth(points: Sequence[Point]) -> Table:
     """Memory that one GPU uses, energy and cost of a million tokens."""
     scenarios = list(dict.fromkeys(name for point in points for name in point.cost_usd))
     table = report.plain_table(
-        "context", "batch", "memory", "energy, 1M tokens", *(f"USD, {name}" for name in scenarios)
+        "context",
+        "batch",
+        "memory",
+        "energy, 1M tokens",
+        *(f"USD, {name}" for name in scenarios),
+        left=(0, 2),
     )
     for point in points:
         if point.refused:

@@ -49,6 +49,14 @@ def test_what_no_measurement_backs_is_dashed_and_open():
     assert list(cross.get_xdata()) == [4096]
 
 
+def test_one_context_has_a_panel_of_some_width():
+    from matplotlib.figure import Figure
+
+    place = Figure().subplots()
+    projection_plot._fill(place, POINTS[:1])
+    assert place.get_xlim() == (512, 2048)
+
+
 def test_lines_say_their_batch_where_several_are_drawn():
     several = [point("a", "h200", 1024, 1, asked=asked) for asked in (1, "max")]
     assert [name for name, _ in lines_of(several)] == ["a, batch 1", "a, batch max"]
