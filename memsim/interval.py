@@ -107,9 +107,10 @@ def of(replayed: Replayed, varied: Varied) -> Interval:
 def by_measurements(replayed: Replayed) -> str:
     """What a replay says of its time: errors of measured kernels, where all were measured on its machine."""
     result = replayed.result
-    changed = [item.path for item in replayed.system.inputs if item.source == SET_SOURCE]
+    if any(item.source == SET_SOURCE for item in replayed.system.inputs):
+        return result.interval
     families = [_trusted(replayed, family) for family in result.families]
-    if changed or any(family.trust != VALIDATED for family in families):
+    if any(family.trust != VALIDATED for family in families):
         return result.interval
     low, high = (format_time(round(result.tpot_ps * end)) for end in _summed(families))
     return f"{low} to {high} by errors of measured kernels (5 to 95%)"

@@ -10,7 +10,6 @@ from trace_samples import SMALL, write
 
 from memsim.jit import is_compiled
 from memsim.result import FamilyTotals, PlaceTotals, Result
-from validation.predict import compile_engine
 
 settings.register_profile("memsim", deadline=None)  # a first call compiles; computers differ in speed
 settings.load_profile("memsim")
@@ -19,6 +18,8 @@ settings.load_profile("memsim")
 def pytest_configure(config: pytest.Config) -> None:
     """Compile the engine before workers start, which would all compile it at once."""
     if not hasattr(config, "workerinput") and not is_compiled():
+        from validation.predict import compile_engine
+
         compile_engine()
 
 
