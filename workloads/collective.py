@@ -86,13 +86,12 @@ def all_reduce(
     if in_one_shot(gpus, nbytes):
         blocks = _blocks(rows, mine)
         with recorder.kernel(_name(layer, "all-reduce"), "all-reduce", layer, *_launch(blocks, gpus)):
-            summed = added(mine.load(first, rows, blocks), _of_all(peers, 0, rows, blocks))
-            mine.store(first, summed, blocks)
+            mine.store(first, _sums(peers, mine, first, rows, blocks), blocks)
         return
     share = -(-rows // gpus)
     blocks = _blocks(share, mine)
     with recorder.kernel(_name(layer, "all-reduce"), "all-reduce-two-shot", layer, *_launch(blocks, gpus)):
-        mine.store(first, added(mine.load(first, share, blocks), _of_all(peers, 0, share, blocks)), blocks)
+        mine.store(first, _sums(peers, mine, first, share, blocks), blocks)
         shares = range(share, rows, share)  # the sums that the other GPUs have made of theirs
         sums = [peers.handle.load(at, min(share, rows - at), blocks, dependent=at == share) for at in shares]
         for at, found in zip(shares, sums, strict=True):
@@ -139,14 +138,18 @@ def reduce_scatter(
     """
     blocks, family = _blocks(rows, mine), "reduce-scatter"
     with recorder.kernel(_name(layer, f"{name}{family}"), family, layer, *_launch(blocks, peers.others + 1)):
-        summed = added(mine.load(first, rows, blocks), _of_all(peers, 0, rows, blocks))
         target, at = to or (mine, first)
-        target.store(at, summed, blocks)
+        target.store(at, _sums(peers, mine, first, rows, blocks), blocks)
 
 
 def in_one_shot(gpus: int, nbytes: int) -> bool:
     """Whether every GPU of so many reads all that the others have of a sum of so many bytes."""
     return gpus == 2 or any(gpus <= most and nbytes < limit for most, limit in ONE_SHOT_BYTES.items())
+
+
+def _sums(peers: Peers, mine: RegionHandle, first: int, rows: int, blocks: Blocks) -> torch.Tensor:
+    """Rows first.. of `mine`, added to those of every other GPU."""
+    return added(mine.load(first, rows, blocks), _of_all(peers, 0, rows, blocks))
 
 
 def _of_all(peers: Peers, first: int, rows: int, blocks: Blocks) -> torch.Tensor:
