@@ -3,7 +3,7 @@
 Scores: DeepGEMM's paged fp8 MQA kernel. Its scheduling kernel (`get_paged_mqa_logits_metadata`) runs once,
 outside the graph: production makes it once a step for all layers. Top-k: vLLM's `persistent_topk` (what it
 runs for k = 512, 1024 and 2048), its older `top_k_per_row_decode`, and `torch.topk`, each a family of its
-own. Scores of a top-k are either `peaked` (log-normal: few stand out) or `flat` (all within a thousandth of
+own. Scores of a top-k are `peaked` (log-normal: few stand out), `normal`, or `flat` (all within a thousandth of
 1: leading digits do not tell them apart).
 """
 
@@ -82,8 +82,8 @@ def scores(point: Point, env: Env) -> Measured:
 
 
 def drawn_scores(env: Env, kind: str, count: int, batch: int, length: int, seed: int) -> torch.Tensor:
-    """[count, batch, length] fp32, `peaked` or `flat`; different in every row up to 2^28 numbers, then
-    repeated.
+    """[count, batch, length] fp32, `peaked`, `normal` or `flat`; different in every row up to 2^28 numbers,
+    then repeated.
     """
     import torch
 
@@ -92,6 +92,8 @@ def drawn_scores(env: Env, kind: str, count: int, batch: int, length: int, seed:
     shape = (rows, batch, length)
     if kind == "peaked":
         made = torch.randn(shape, generator=generator, device=env.device).mul_(2).exp_()
+    elif kind == "normal":
+        made = torch.randn(shape, generator=generator, device=env.device)
     else:
         made = torch.rand(shape, generator=generator, device=env.device).mul_(1e-3).add_(1)
     return made.repeat(-(-count // rows), 1, 1)[:count]

@@ -10,7 +10,7 @@ from . import cuda
 from .device import Env, slices
 from .points import Point
 from .rows import Measured
-from .timing import Work, capture, means, profiled, replay_ns, side_stream
+from .timing import Work, capture, means, profiled, replay_ns, side_stream, time_work
 
 SAMPLES = 10
 LEAD, LEAST, MOST = 3, 2, 20  # replays queued together: the first, which do not count, and those that do
@@ -87,4 +87,10 @@ def host(point: Point, env: Env) -> Measured:
     )
 
 
-FAMILIES = {"launch.gap": gap, "launch.host": host}
+def dispatch(point: Point, env: Env) -> Measured:
+    """A kernel of many blocks that end at once, in a row: one of them."""
+    call = cuda.bind("launch.cu", "empty", point["blocks"], point["threads"])
+    return time_work(lambda _: Work([call], 0, 0, 0), env)
+
+
+FAMILIES = {"launch.gap": gap, "launch.host": host, "launch.dispatch": dispatch}

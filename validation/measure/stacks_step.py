@@ -5,7 +5,7 @@ shared one; embedding, norms, head. In the order of vLLM 0.22.0 and with its ker
 silu, cache write); FlashMLA attends; the KDA layers take FLA's convolution, recurrence (gate, beta and q, k
 norms inside) and gated norm. Products are `torch.nn.functional.linear` and `bmm`. FlashMLA's scheduling
 kernel runs outside the graph. The router picks by what it sees: the same tokens at each replay, hence the
-same experts; `experts` says how many.
+same experts; `experts` says how many. `step.kimi_mla` has MLA in all layers.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ SHARED_WEIGHTS = {"router": (EXPERTS, HIDDEN), "up": (2 * INNER, HIDDEN), "down"
 EXPERT_WEIGHTS = {"experts_up": (EXPERTS, 2 * INNER, HIDDEN), "experts_down": (EXPERTS, HIDDEN, INNER)}
 NORMS = {"norm_in": (HIDDEN,), "norm_mid": (HIDDEN,)}
 OUTER = {"embedding": (VOCABULARY, HIDDEN), "head": (VOCABULARY, HIDDEN), "norm": (HIDDEN,)}
+ALL_MLA = frozenset(range(1, KIMI_LAYERS + 1))
 Shapes = dict[str, tuple[int, ...]]
 Weights = dict[str, "torch.Tensor"]
 
 
-def layer_shapes(layer: int) -> tuple[Shapes, Shapes]:
+def layer_shapes(layer: int, mla_layers: frozenset[int] = KIMI_MLA) -> tuple[Shapes, Shapes]:
     """Weights of attention (with the layer's norms) and of the MLP; layers count from 1."""
-    attention = MLA_WEIGHTS if layer in KIMI_MLA else KDA_WEIGHTS
+    attention = MLA_WEIGHTS if layer in mla_layers else KDA_WEIGHTS
     return NORMS | attention, DENSE_WEIGHTS if layer == 1 else SHARED_WEIGHTS | EXPERT_WEIGHTS
 
 
@@ -66,9 +67,10 @@ def numbers(shapes: Shapes) -> int:
     return total
 
 
-def weight_bytes() -> int:
+def weight_bytes(mla_layers: frozenset[int] = KIMI_MLA) -> int:
     """bf16 bytes of the whole model."""
-    layers = sum(numbers(part) for layer in range(1, KIMI_LAYERS + 1) for part in layer_shapes(layer))
+    numbered = range(1, KIMI_LAYERS + 1)
+    layers = sum(numbers(part) for layer in numbered for part in layer_shapes(layer, mla_layers))
     return 2 * (layers + numbers(OUTER))
 
 
@@ -76,18 +78,21 @@ def weight_bytes() -> int:
 class Model:
     """Weights as views of one pool: `attention` and `mlp` per layer, and what is around the layers."""
 
+    mla_layers: frozenset[int]
     attention: list[Weights] = field(default_factory=list)
     mlp: list[Weights] = field(default_factory=list)
     outer: Weights = field(default_factory=dict)
 
 
-def model(env: Env) -> Model:
-    """The model, made once a module: normal weights of deviation 0.02, norms of 1."""
+def model(env: Env, mla_layers: frozenset[int] = KIMI_MLA) -> Model:
+    """The model, made once a family: normal weights of deviation 0.02, norms of 1."""
     import torch
 
-    pool = hold(env, "weights", weight_bytes()).view(torch.bfloat16)
-    if "model" in env.facts:
-        return env.facts["model"]  # type: ignore[return-value]
+    known = env.facts.get("model")
+    if isinstance(known, Model) and known.mla_layers == mla_layers:
+        return known
+    env.facts.pop("model", None)
+    pool = hold(env, "weights", weight_bytes(mla_layers)).view(torch.bfloat16)
     at = 0
 
     def cut(shapes: Shapes) -> Weights:
@@ -101,9 +106,9 @@ def model(env: Env) -> Model:
             at += size
         return made
 
-    built = Model(outer=cut(OUTER))
+    built = Model(mla_layers, outer=cut(OUTER))
     for layer in range(1, KIMI_LAYERS + 1):
-        attention, mlp = layer_shapes(layer)
+        attention, mlp = layer_shapes(layer, mla_layers)
         built.attention.append(cut(attention))
         built.mlp.append(cut(mlp))
     env.facts["model"] = built
@@ -164,12 +169,12 @@ class Sequences:
     layers.
     """
 
-    caches: torch.Tensor  # [7, pages, 64, 1, 576] bf16
+    caches: torch.Tensor  # [MLA layers, pages, 64, 1, 576] bf16
     table: torch.Tensor  # [batch, pages] int32
     lengths: torch.Tensor  # [batch] int32
     write: torch.Tensor  # [batch] int64: slot of the new token
-    states: torch.Tensor  # [20, batch, 32, 128, 128] fp32
-    taps: torch.Tensor  # [20, 3, batch, 4096, 4] bf16
+    states: torch.Tensor  # [KDA layers, batch, 32, 128, 128] fp32
+    taps: torch.Tensor  # [KDA layers, 3, batch, 4096, 4] bf16
     slots: torch.Tensor  # [batch] int32: which state is whose
     starts: torch.Tensor  # [batch + 1] int32
     decay: torch.Tensor  # [32] fp32: A_log
@@ -178,7 +183,8 @@ class Sequences:
     plan: tuple[torch.Tensor, torch.Tensor]
 
 
-def sequences(env: Env, batch: int, context: int, seed: int) -> Sequences:
+def sequences(env: Env, batch: int, context: int, seed: int, dense: int = len(KIMI_MLA)) -> Sequences:
+    """Sequences of a model with so many MLA layers."""
     import torch
 
     pages = -(-context // libs.PAGE_TOKENS)
@@ -188,9 +194,9 @@ def sequences(env: Env, batch: int, context: int, seed: int) -> Sequences:
         return torch.randn(*shape, generator=generator, device=env.device)
 
     page_bytes = libs.PAGE_TOKENS * libs.ROW_DIMS * 2
-    data = torch.empty(len(KIMI_MLA) * batch * pages * page_bytes, dtype=torch.uint8, device=env.device)
+    data = torch.empty(dense * batch * pages * page_bytes, dtype=torch.uint8, device=env.device)
     repeat(data, drawn("bf16", min(data.numel(), 64 * page_bytes) // 4096 * 4096, env.device))
-    shape = (len(KIMI_MLA), batch * pages, libs.PAGE_TOKENS, 1, libs.ROW_DIMS)
+    shape = (dense, batch * pages, libs.PAGE_TOKENS, 1, libs.ROW_DIMS)
     caches = data.view(torch.bfloat16).view(shape)
     table = shuffled_pages(batch * pages, seed, env.device).view(batch, pages)
     lengths = torch.full((batch,), context, dtype=torch.int32, device=env.device)
@@ -198,7 +204,7 @@ def sequences(env: Env, batch: int, context: int, seed: int) -> Sequences:
     write = table[:, last // libs.PAGE_TOKENS].long() * libs.PAGE_TOKENS + last % libs.PAGE_TOKENS
     q = normal(batch, 1, KIMI_HEADS, libs.ROW_DIMS).bfloat16()
     _, plan = libs.dense_attend(q, caches[0], lengths, table, None, None)
-    recurrent = KIMI_LAYERS - len(KIMI_MLA)
+    recurrent = KIMI_LAYERS - dense
     return Sequences(
         caches=caches,
         table=table,
@@ -216,7 +222,7 @@ def sequences(env: Env, batch: int, context: int, seed: int) -> Sequences:
 
 
 def mla(x: torch.Tensor, w: Weights, s: Sequences, index: int) -> torch.Tensor:
-    """MLA layer number `index` of 7, keys and values absorbed into queries and outputs."""
+    """MLA layer number `index`, keys and values absorbed into queries and outputs."""
     import torch
     from torch.nn.functional import linear
 
@@ -239,7 +245,7 @@ def mla(x: torch.Tensor, w: Weights, s: Sequences, index: int) -> torch.Tensor:
 
 
 def kda(x: torch.Tensor, w: Weights, s: Sequences, index: int) -> torch.Tensor:
-    """KDA layer number `index` of 20."""
+    """KDA layer number `index`."""
     quiet_fla()
     from fla.modules.causal_conv1d import causal_conv1d_update
     from fla.modules.norm.fused_norm_gate import layer_norm_gated_fwd
@@ -288,7 +294,7 @@ def decode(
         w, after = m.attention[layer - 1], m.mlp[layer - 1]
         if layer > 1:
             torch.ops._C.fused_add_rms_norm(x, residual, w["norm_in"], EPSILON)
-        if layer in KIMI_MLA:
+        if layer in m.mla_layers:
             x, dense = mla(x, w, s, dense), dense + 1
         else:
             x, recurrent = kda(x, w, s, recurrent), recurrent + 1
@@ -298,33 +304,34 @@ def decode(
     return torch.nn.functional.linear(x, m.outer["head"])
 
 
-def step_bytes(batch: int, context: int, experts: int) -> tuple[int, int]:
+def step_bytes(
+    batch: int, context: int, experts: int, mla_layers: frozenset[int] = KIMI_MLA
+) -> tuple[int, int]:
     """Bytes that a step reads and writes: weights once (`experts` experts in all layers together), caches,
     states.
     """
-    fixed = sum(numbers(layer_shapes(layer)[0]) for layer in range(1, KIMI_LAYERS + 1)) + numbers(
-        DENSE_WEIGHTS
-    )
+    around = (layer_shapes(layer, mla_layers)[0] for layer in range(1, KIMI_LAYERS + 1))
+    fixed = sum(map(numbers, around)) + numbers(DENSE_WEIGHTS)
     fixed += (KIMI_LAYERS - 1) * numbers(SHARED_WEIGHTS) + VOCABULARY * HIDDEN + batch * HIDDEN
     read, written = dense_bytes(batch, context, KIMI_HEADS)
     taps = 3 * WIDTH * TAPS * 2
-    moved = (KIMI_LAYERS - len(KIMI_MLA)) * batch * (KIMI_HEADS * STATE_BYTES + taps)
-    read = 2 * fixed + experts * 2 * 3 * INNER * HIDDEN + len(KIMI_MLA) * read + moved
-    return read, len(KIMI_MLA) * written + moved + batch * VOCABULARY * 2
+    moved = (KIMI_LAYERS - len(mla_layers)) * batch * (KIMI_HEADS * STATE_BYTES + taps)
+    read = 2 * fixed + experts * 2 * 3 * INNER * HIDDEN + len(mla_layers) * read + moved
+    return read, len(mla_layers) * written + moved + batch * VOCABULARY * 2
 
 
-def kimi(point: Point, env: Env) -> Measured:
+def whole(point: Point, env: Env, mla_layers: frozenset[int]) -> Measured:
     context, batch = point["context"], point["batch"]
     for library in ("_C", "_C_stable_libtorch", "_moe_C", "_flashmla_C"):
         libs.load(library)
-    m = model(env)
+    m = model(env, mla_layers)
     used: list[int] = []
 
     def build(round_index: int) -> Work:
         import torch
 
         generator = torch.Generator(device=env.device).manual_seed(point.seed + round_index)
-        s = sequences(env, batch, context, point.seed + round_index)
+        s = sequences(env, batch, context, point.seed + round_index, len(mla_layers))
         tokens = torch.randint(0, VOCABULARY, (batch,), generator=generator, device=env.device)
         bias = torch.randn(EXPERTS, generator=generator, device=env.device) * 0.01
         seen: list[torch.Tensor] = []
@@ -333,12 +340,16 @@ def kimi(point: Point, env: Env) -> Measured:
             raise ValueError("the logits are not finite")
         used.append(sum(ids.unique().numel() for ids in seen))
         step: Callable[[], object] = functools.partial(decode, m, s, tokens, bias, None)
-        footprint = weight_bytes() + s.caches.numel() * 2 + s.states.numel() * 4
-        return Work([step], *step_bytes(batch, context, used[-1]), footprint)  # type: ignore[list-item]
+        footprint = weight_bytes(mla_layers) + s.caches.numel() * 2 + s.states.numel() * 4
+        moved = step_bytes(batch, context, used[-1], mla_layers)
+        return Work([step], *moved, footprint)  # type: ignore[list-item]
 
-    measured = timed_step(env, build, len(KIMI_MLA))
+    measured = timed_step(env, build, len(mla_layers))
     measured.extra["experts"] = used[0]
     return measured
 
 
-FAMILIES = {"step.kimi": kimi}
+FAMILIES = {
+    "step.kimi": functools.partial(whole, mla_layers=KIMI_MLA),
+    "step.kimi_mla": functools.partial(whole, mla_layers=ALL_MLA),
+}

@@ -1,0 +1,176 @@
+"""Small kernels as a step runs them: behind other kernels, which have left neither their code nor their weights.
+
+`state` again: the same kernel over and over, as elsewhere. `state` after: in front of each call another kernel
+reads 128 MiB and runs 256 KiB of instructions, so that the code of the measured one comes from memory as it
+does in a step of many kernels; last it reads what the kernel before a real one would just have written, its
+`Arena`, so that this is in the L2. What that kernel takes alone is measured beside and subtracted.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from . import cuda
+from .device import Env
+from .kernels_data import off_ppm
+from .points import Point
+from .rows import Measured
+from .timing import Call, Work, time_work
+
+if TYPE_CHECKING:
+    import torch
+
+SWEPT_BYTES = 128 << 20
+ARENA_BYTES = 96 << 20
+ALIGN_BYTES = 256
+PROCESSORS, THREADS = 132, 1024
+ALONE_SHARE = 0.5  # of a point's time, for the other kernel alone
+
+
+class Arena:
+    """One buffer that holds all that a call finds in the L2."""
+
+    def __init__(self, env: Env, seed: int) -> None:
+        import torch
+
+        if "arena" not in env.facts:
+            env.facts["arena"] = torch.empty(ARENA_BYTES, dtype=torch.uint8, device=env.device)
+        self.device, self.used = env.device, 0
+        self._whole: torch.Tensor = env.facts["arena"]  # type: ignore[assignment]
+        self._generator = torch.Generator(device=env.device).manual_seed(seed)
+
+    def room(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A tensor, bf16 unless said, with nothing in it. ValueError if the arena is full."""
+        import torch
+
+        dtype = dtype or torch.bfloat16
+        count = 1
+        for extent in shape:
+            count *= extent
+        end = self.used + count * dtype.itemsize
+        if end > self._whole.numel():
+            raise ValueError(f"a call needs more than {self._whole.numel()} B beside its weights")
+        made = self._whole[self.used : end].view(dtype).view(shape)
+        self.used = -(-end // ALIGN_BYTES) * ALIGN_BYTES
+        return made
+
+    def normal(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Normal numbers."""
+        import torch
+
+        made = self.room(*shape, dtype=dtype)
+        made.copy_(torch.randn(shape, generator=self._generator, device=self.device))
+        return made
+
+    def whole(self, below: int, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Whole numbers from 0, int32 unless said."""
+        import torch
+
+        made = self.room(*shape, dtype=dtype or torch.int32)
+        made.copy_(torch.randint(below, shape, generator=self._generator, device=self.device))
+        return made
+
+    def distinct(self, below: int, rows: int, count: int) -> torch.Tensor:
+        """int32 [rows, count]: different whole numbers in each row."""
+        import torch
+
+        made = self.room(rows, count, dtype=torch.int32)
+        noise = torch.rand(rows, below, generator=self._generator, device=self.device)
+        made.copy_(noise.topk(count, dim=-1).indices)
+        return made
+
+
+@dataclass
+class Made:
+    """A call, and what it moves.
+
+    wanted  asked for before the call, `found` after it; both or none
+    keep    what lies outside the arena
+    """
+
+    call: Call
+    read: int
+    written: int
+    wanted: Callable[[], torch.Tensor] | None = None
+    found: Callable[[], torch.Tensor] | None = None
+    keep: object = None
+
+
+Make = Callable[[Point, Arena], Made]
+
+
+def measured_by(make: Make) -> Callable[[Point, Env], Measured]:
+    """The family function of kernels that `make` binds."""
+
+    def measure(point: Point, env: Env) -> Measured:
+        return timed(point, env, make)
+
+    return measure
+
+
+def timed(point: Point, env: Env, make: Make) -> Measured:
+    """Samples of a call in the state that the point names; `off_ppm` where a result is wanted."""
+    found: dict[str, int] = {}
+    alone: list[float] = []
+    others = point["state"] == "after"
+
+    def build(round_index: int) -> Work:
+        arena = Arena(env, point.seed + round_index)
+        made = make(point, arena)
+        if round_index == 0 and not env.profile and made.wanted is not None:
+            found["off_ppm"] = checked(made)
+        call = made.call
+        if others:
+            other = other_kernel(env, arena.used)
+            call = both(other, made.call)
+            if not env.profile:
+                alone.append(alone_ns(env, other))
+        return Work([call], made.read, made.written, arena.used, keep=(arena, made))
+
+    measured = time_work(build, env)
+    if alone:
+        less = statistics.fmean(alone)
+        measured.samples_ns = [sample - less for sample in measured.samples_ns]
+    measured.extra |= found
+    return measured
+
+
+def checked(made: Made) -> int:
+    """How far the result of a call is from what is wanted, in parts per million."""
+    assert made.wanted is not None
+    assert made.found is not None
+    wanted = made.wanted()
+    made.call()
+    return off_ppm(made.found().float(), wanted.float())
+
+
+def both(first: Call, then: Call) -> Call:
+    def pair() -> None:
+        first()
+        then()
+
+    return pair
+
+
+def other_kernel(env: Env, kept_bytes: int) -> Call:
+    """The kernel that stands for the others of a step; nothing on a CPU."""
+    if not env.cuda:
+        return lambda: None
+    import torch
+
+    if "swept" not in env.facts:
+        env.facts["swept"] = torch.zeros(SWEPT_BYTES, dtype=torch.uint8, device=env.device)
+    area, arena = env.facts["swept"], env.facts["arena"]
+    words = SWEPT_BYTES // 16, kept_bytes // 16
+    return cuda.bind(
+        "other.cu", "other", PROCESSORS, THREADS, area, words[0], arena, words[1], 0.999, 0.001, area
+    )
+
+
+def alone_ns(env: Env, other: Call) -> float:
+    """What the other kernel takes, in a graph of its own."""
+    once = replace(env, rounds=1, budget_s=env.budget_s / env.rounds * ALONE_SHARE)
+    return statistics.median(time_work(lambda _: Work([other], 0, 0, 0), once).samples_ns)
