@@ -32,7 +32,7 @@ __device__ __forceinline__ u64 swept(const uint4* data, long long words) {
 }
 
 // words, kept_words: numbers of 16-byte words.
-extern "C" __global__ void other(const uint4* data, long long words, const uint4* kept, long long kept_words,
+extern "C" __global__ void __launch_bounds__(1024) other(const uint4* data, long long words, const uint4* kept, long long kept_words,
                                  float x, float y, u64* sum) {
     u64 total = swept(data, words);
     if (threadIdx.x < 32) total += (u64)parts<64>(x, y);
