@@ -1,9 +1,10 @@
-"""Small kernels as a step runs them: behind other kernels, which have left neither their code nor their weights.
+"""Kernels as a step runs them: behind others, which have left neither their code nor their weights.
 
 `state` again: the same kernel over and over, as elsewhere. `state` after: in front of each call another kernel
-reads 128 MiB and runs 256 KiB of instructions, so that the code of the measured one comes from memory as it
-does in a step of many kernels; last it reads what the kernel before a real one would just have written, its
-`Arena`, so that this is in the L2. What that kernel takes alone is measured beside and subtracted.
+reads 64 MiB out of HBM and runs 256 KiB of instructions, so that the code of the measured one comes from
+memory as it does in a step of many kernels; last it reads what the kernel before a real one would just have
+written, its `Arena`, so that this is in the L2. What that kernel takes alone is measured beside and
+subtracted; it reads other bytes each time, so that it takes as long whatever the measured one leaves.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .timing import Call, Work, time_work
 if TYPE_CHECKING:
     import torch
 
-SWEPT_BYTES = 128 << 20
+SWEPT_BYTES, SWEPT = 64 << 20, 4  # bytes that the other kernel reads, in turn out of so many buffers
 ARENA_BYTES = 96 << 20
 ALIGN_BYTES = 256
 PROCESSORS, THREADS = 132, 1024
@@ -122,13 +123,13 @@ def timed(point: Point, env: Env, make: Make) -> Measured:
         made = make(point, arena)
         if round_index == 0 and not env.profile and made.wanted is not None:
             found["off_ppm"] = checked(made)
-        call = made.call
+        calls = [made.call]
         if others:
-            other = other_kernel(env, arena.used)
-            call = both(other, made.call)
+            first = other_kernels(env, arena.used)
+            calls = [both(other, made.call) for other in first]
             if not env.profile:
-                alone.append(alone_ns(env, other))
-        return Work([call], made.read, made.written, arena.used, keep=(arena, made))
+                alone.append(alone_ns(env, first))
+        return Work(calls, made.read, made.written, arena.used, keep=(arena, made))
 
     measured = time_work(build, env)
     if alone:
@@ -155,22 +156,23 @@ def both(first: Call, then: Call) -> Call:
     return pair
 
 
-def other_kernel(env: Env, kept_bytes: int) -> Call:
-    """The kernel that stands for the others of a step; nothing on a CPU."""
+def other_kernels(env: Env, kept_bytes: int) -> list[Call]:
+    """Kernels that stand for the others of a step, each with bytes of its own; nothing on a CPU."""
     if not env.cuda:
-        return lambda: None
+        return [lambda: None]
     import torch
 
     if "swept" not in env.facts:
-        env.facts["swept"] = torch.zeros(SWEPT_BYTES, dtype=torch.uint8, device=env.device)
-    area, arena = env.facts["swept"], env.facts["arena"]
-    words = SWEPT_BYTES // 16, kept_bytes // 16
-    return cuda.bind(
-        "other.cu", "other", PROCESSORS, THREADS, area, words[0], arena, words[1], 0.999, 0.001, area
-    )
+        env.facts["swept"] = torch.zeros(SWEPT, SWEPT_BYTES, dtype=torch.uint8, device=env.device)
+    areas: torch.Tensor = env.facts["swept"]  # type: ignore[assignment]
+    arena, words, kept = env.facts["arena"], SWEPT_BYTES // 16, kept_bytes // 16
+    return [
+        cuda.bind("other.cu", "other", PROCESSORS, THREADS, area, words, arena, kept, 0.999, 0.001, area)  # type: ignore[arg-type]
+        for area in areas
+    ]
 
 
-def alone_ns(env: Env, other: Call) -> float:
-    """What the other kernel takes, in a graph of its own."""
+def alone_ns(env: Env, others: list[Call]) -> float:
+    """What one of the other kernels takes, in a graph of their own."""
     once = replace(env, rounds=1, budget_s=env.budget_s / env.rounds * ALONE_SHARE)
-    return statistics.median(time_work(lambda _: Work([other], 0, 0, 0), once).samples_ns)
+    return statistics.median(time_work(lambda _: Work(others, 0, 0, 0), once).samples_ns)
