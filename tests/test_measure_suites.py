@@ -545,10 +545,11 @@ def test_what_the_other_kernel_takes_is_subtracted(env: Env, monkeypatch: pytest
         arena.normal(4, 100)
         return kernels_after.Made(lambda: order.append("call"), 1, 2)
 
-    monkeypatch.setattr(
-        kernels_after, "other_kernel", lambda env, kept: lambda: order.append(f"other {kept}")
-    )
-    monkeypatch.setattr(kernels_after, "alone_ns", lambda env, other: 1e6)
+    def others(env: Env, kept: int) -> list[timing.Call]:
+        return [lambda: order.append(f"other {kept}")]
+
+    monkeypatch.setattr(kernels_after, "other_kernels", others)
+    monkeypatch.setattr(kernels_after, "alone_ns", lambda env, others: 1e6)
     done = kernels_after.timed(Point("x", {"state": "after"}), env, make)
     assert order[:2] == ["other 1024", "call"]
     assert max(done.samples_ns) < 0

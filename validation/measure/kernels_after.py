@@ -1,6 +1,6 @@
 """Kernels as a step runs them: behind others, which have left neither their code nor their weights.
 
-`state` again: the same kernel over and over, as elsewhere. `state` after: in front of each call another kernel
+`state` again: the same kernel over and over, as elsewhere. `state` after: in front of each call another one
 reads 64 MiB out of HBM and runs 256 KiB of instructions, so that the code of the measured one comes from
 memory as it does in a step of many kernels; last it reads what the kernel before a real one would just have
 written, its `Arena`, so that this is in the L2. What that kernel takes alone is measured beside and

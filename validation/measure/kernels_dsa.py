@@ -3,8 +3,8 @@
 Scores: DeepGEMM's paged fp8 MQA kernel. Its scheduling kernel (`get_paged_mqa_logits_metadata`) runs once,
 outside the graph: production makes it once a step for all layers. Top-k: vLLM's `persistent_topk` (what it
 runs for k = 512, 1024 and 2048), its older `top_k_per_row_decode`, and `torch.topk`, each a family of its
-own. Scores of a top-k are `peaked` (log-normal: few stand out), `normal`, or `flat` (all within a thousandth of
-1: leading digits do not tell them apart).
+own. Scores of a top-k are `peaked` (log-normal: few stand out), `normal`, or `flat` (all within a
+thousandth of 1: leading digits do not tell them apart).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels between the products of a step, alone: norms, activations, rotary turns, routers, sums, copies, samplers.
+"""Kernels between the products of a step: norms, activations, rotary turns, routers, sums, copies, samplers.
 
 They are what vLLM 0.22.0 and FLA run, as `stacks_step` calls them; `kernels_after` says in which state. Each
 `make_*` binds one call for a point: its inputs lie in the arena.
@@ -139,7 +139,7 @@ def make_elementwise(point: Point, arena: Arena) -> Made:
 
 
 def make_cat(point: Point, arena: Arena) -> Made:
-    """The latent and the rotary part of queries side by side; the latent part heads first, as bmm leaves it."""
+    """Latent and rotary parts of queries side by side; the latent ones heads first, as bmm leaves them."""
     import torch
 
     heads, tokens = point["heads"], point["tokens"]

@@ -1,8 +1,8 @@
 """Kernels with weights or caches as a step runs them, behind other kernels: `kernels_after` says how.
 
-Products in bf16 (cuBLAS), one for each head (bmm), experts (vLLM's Triton kernel), attention over short contexts
-(FlashMLA, its combine pass with it). Weights and caches lie outside the arena: `again` they stay in the L2 if they
-fit, `after` they come from HBM.
+Products in bf16 (cuBLAS), one for each head (bmm), experts (vLLM's Triton kernel), attention over short
+contexts (FlashMLA, its combine pass with it). Weights and caches lie outside the arena: `again` they stay in
+the L2 if they fit, `after` they come from HBM.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def make_linear(point: Point, arena: Arena) -> Made:
 
 
 def make_heads(point: Point, arena: Arena) -> Made:
-    """A product for each head: of queries with the keys' half of the up projection, or of latents with the values'."""
+    """A product for each head: queries with the keys' part of the up projection, or latents with values'."""
     import torch
 
     heads, tokens = point["heads"], point["tokens"]
