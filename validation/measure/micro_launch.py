@@ -14,6 +14,8 @@ from .timing import Work, capture, means, profiled, replay_ns, side_stream, time
 
 SAMPLES = 10
 LEAD, LEAST, MOST = 3, 2, 20  # replays queued together: the first, which do not count, and those that do
+SWEPT_BYTES, SWEPT, SWEEPERS = 64 << 20, 4, 132 * 8
+OTHERS = 16  # kernels with code of their own
 HOST_SAMPLES, HOST_LEAST, HOST_WARM = 20, 200, 20
 
 
@@ -22,7 +24,7 @@ def kernel(name: str, env: Env) -> Callable[[], None]:
     import torch
 
     processors = torch.cuda.get_device_properties(env.device).multi_processor_count
-    if name == "empty":
+    if name in ("empty", "others"):
         return cuda.bind("launch.cu", "empty", 1, 32)
     if name == "wide":
         return cuda.bind("launch.cu", "empty", processors, 1024)
@@ -93,4 +95,29 @@ def dispatch(point: Point, env: Env) -> Measured:
     return time_work(lambda _: Work([call], 0, 0, 0), env)
 
 
-FAMILIES = {"launch.gap": gap, "launch.host": host, "launch.dispatch": dispatch}
+def cold(point: Point, env: Env) -> Measured:
+    """So many small kernels in a row behind a pass over 64 MiB of HBM, as in a step: nothing of theirs is in
+    the L2. Nanoseconds of all of them; what the pass takes alone is subtracted.
+    """
+    areas = slices(env, SWEPT_BYTES, SWEPT, 0)
+    sweeps = [cuda.bind("common.cu", "sweep", SWEEPERS, 256, area, SWEPT_BYTES // 16, area) for area in areas]
+    kinds = [kernel(point["kernel"], env)]
+    if point["kernel"] == "others":
+        kinds = [cuda.bind("launch.cu", f"empty{number}", 1, 32) for number in range(OTHERS)]
+    nodes = [kinds[number % len(kinds)] for number in range(point["nodes"])]
+
+    def behind(sweep: Callable[[], None]) -> Callable[[], None]:
+        def call() -> None:
+            for each in (sweep, *nodes):
+                each()
+
+        return call
+
+    measured = time_work(lambda _: Work([behind(sweep) for sweep in sweeps], 0, 0, 0), env)
+    if not env.profile:
+        less = fmean(time_work(lambda _: Work(sweeps, 0, 0, 0), env).samples_ns)
+        measured.samples_ns = [sample - less for sample in measured.samples_ns]
+    return measured
+
+
+FAMILIES = {"launch.gap": gap, "launch.host": host, "launch.dispatch": dispatch, "launch.cold": cold}
