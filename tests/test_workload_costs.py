@@ -76,8 +76,8 @@ def test_an_efficiency_adds_flops_that_the_units_could_have_done(sample):
     ):
         pass
     assert kernel.flops_per_tile == 14
-    (fact,) = costs.facts({"mla"})
-    assert fact == Fact("kernel.mla.efficiency", "0.8", "measured", "x")
+    (listed,) = costs.inputs({"mla"})
+    assert listed == Fact("kernel.mla.efficiency", "0.8", "measured", "x")._asdict()
 
 
 def test_a_trace_lists_the_costs_of_its_kernels_and_no_others(sample, tmp_path):
@@ -86,10 +86,10 @@ def test_a_trace_lists_the_costs_of_its_kernels_and_no_others(sample, tmp_path):
     listed = {each["path"]: each for each in open_trace(path).meta["inputs"]}
     assert (
         listed["kernel.kda.startup"]
-        == Fact("kernel.kda.startup", "1.7 us", "calibrated", "somewhere").entry()
+        == Fact("kernel.kda.startup", "1.7 us", "calibrated", "somewhere")._asdict()
     )
     assert {"kernel.kda.tile", "kernel.kda-conv.drain"} <= set(listed)
-    assert costs.facts({"mla"}) == []
+    assert costs.inputs({"mla"}) == []
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_what_is_like_another_follows_it(sample):
         assert (launched("gdn")[2], launched("kda-packed")[2]) == (500_000, 1_000_000)
     with costs.tried({"kernel.gdn.tile": "7 ns"}):
         assert (launched("gdn")[2], launched("kda")[2]) == (7_000, 90_000)
-    assert costs.facts({"gdn"}) == [
-        Fact("kernel.gdn.startup", "1.7 us", "extrapolated", "kernel.kda.startup: alike"),
-        Fact("kernel.gdn.tile", "45.0 ns", "assumed", "0.5 times kernel.kda.tile: half of it"),
+    assert costs.inputs({"gdn"}) == [
+        Fact("kernel.gdn.startup", "1.7 us", "extrapolated", "kernel.kda.startup: alike")._asdict(),
+        Fact("kernel.gdn.tile", "45.0 ns", "assumed", "0.5 times kernel.kda.tile: half of it")._asdict(),
     ]
 
 

@@ -35,7 +35,7 @@ _tried: dict[str, Value] = {}  # path -> value
 
 
 class Cost(NamedTuple):
-    """A number of the file: its own `value`, or `times` that of the path `like`; its range from low to high."""
+    """A number of the file: its own `value`, or `times` that of the path `like`; how far it may be off."""
 
     value: Value
     provenance: str
@@ -65,16 +65,17 @@ def flops_of(family: str, flops: int) -> int:
     return math.ceil(flops / parse_share(_value(f"{GROUP}.{family}.efficiency", "1")))
 
 
-def facts(families: Collection[str]) -> list[Fact]:
-    """The numbers behind the costs of some families; none for those that have none."""
+def inputs(families: Collection[str]) -> list[dict[str, str]]:
+    """The numbers behind the costs of some families, as a trace lists them; none for those that have none."""
     known_costs = known().items()
-    return [_fact(path, cost) for path, cost in known_costs if path.split(".")[1] in families]
+    return [_input(path, cost) for path, cost in known_costs if path.split(".")[1] in families]
 
 
-def _fact(path: str, cost: Cost) -> Fact:
+def _input(path: str, cost: Cost) -> dict[str, str]:
     by = "" if cost.times == 1 else f"{float(cost.times):g} times "
     source = f"{by}{cost.like}: {cost.source}" if cost.like else cost.source
-    return Fact(path, str(cost.value), cost.provenance, source, cost.low, cost.high)
+    fact = Fact(path, str(cost.value), cost.provenance, source)._asdict()
+    return {**fact, "low": cost.low, "high": cost.high} if cost.low else fact
 
 
 @contextmanager

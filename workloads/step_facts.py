@@ -87,7 +87,7 @@ def metadata(job: Job) -> dict[str, Any]:
             "torch": torch.__version__,
             "memsim": __version__,
         },
-        "inputs": [fact.entry() for fact in dict.fromkeys(facts)],
+        "inputs": [fact._asdict() for fact in dict.fromkeys(facts)],
     }
 
 

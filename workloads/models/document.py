@@ -33,7 +33,7 @@ def document(
         "contexts": [_at(model, context) for context in contexts],
         "held": _held(model, contexts, batch, parallel),
         "parameters": _parameters(model),
-        "numbers": [fact.entry() for fact in model.facts],
+        "numbers": [fact._asdict() for fact in model.facts],
     }
 
 
