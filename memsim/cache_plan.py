@@ -20,8 +20,8 @@ from memsim.translation_plan import LEVELS, TranslationPlan
 
 # Columns of shares.
 HIT_PPM, DIRTY_PPM, WALK1_PPM, WALK2_PPM = range(4)
-# What pushes out is told in steps of 0.1%: half of one moves a scan by no more than another draw of as many requests
-# does (0.1 to 0.2%), and scans that differ by less are equal, so that an engine replays them once.
+# What pushes out is told in steps of 0.1%: half of one moves a scan no more than drawing other requests does
+# (0.1 to 0.2%), and scans that differ by less are equal, so that they are replayed only once.
 DIRTY_STEP_PPM = 1000
 
 

@@ -376,7 +376,7 @@ def test_steps_of_what_is_pushed_out_move_a_scan_by_no_more_than_a_draw(
     ppm: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = build_system(load_machine("h200"))
-    regions = [flat_region(0, MILLION, 1024), flat_region(1, ppm, 1024)]
+    regions = [flat_region(0, MILLION, 4096), flat_region(1, ppm, 4096)]
     scan = Access(0, 0, 131, 0, False, 0, MILLION, spread="even", grain=64, worked=True)
     launches = [
         (kernel(0), columns([Access(0, 0, 0, 1, True, 0, ppm)])),
@@ -390,7 +390,7 @@ def test_steps_of_what_is_pushed_out_move_a_scan_by_no_more_than_a_draw(
             MemoryTrace(tuple(regions), launches), system, placed(regions), ReplayOptions(), None, plan
         )
         took.append(int(outcome.end_ps[1] - outcome.ready_ps[1]))
-        assert outcome.written_back.sum() == pytest.approx(ppm * 1024, abs=step / 2 * 1024 + 132 * 8192)
+        assert outcome.written_back.sum() == pytest.approx(ppm * 4096, abs=step / 2 * 4096 + 132 * 4096)
     assert took[0] != took[1]
     assert took[1] == pytest.approx(took[0], rel=0.002)
 
