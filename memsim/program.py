@@ -176,7 +176,7 @@ def _rate(kernel: Kernel, initiator: Initiator) -> int:
 
 
 def _read_flops(kernel: Kernel, accesses: Accesses, row_bytes: Int64s, mflops: int, power_mbps: int) -> int:
-    """Matrix arithmetic that the power of the bytes of a tile would have done; blocks that share rows share it."""
+    """FLOPs that the power of a tile's bytes would have done; blocks that share rows share their power."""
     loads = accesses.worked & ~accesses.write
     if not power_mbps or kernel.flops_unit not in MATRIX or not kernel.flops_per_tile or not loads.any():
         return 0
