@@ -65,6 +65,8 @@ BY_TORCH = (
     "public",
     "gemv",
     "step",
+    "glue",
+    "inner",
 )  # first words of families that torch records
 
 
@@ -77,6 +79,7 @@ def recipes() -> dict[str, Recipe]:
     if not has_torch():
         return PLAIN
     from validation import (
+        predict_glue,
         predict_kernels,
         predict_linear,
         predict_public,
@@ -84,7 +87,10 @@ def recipes() -> dict[str, Recipe]:
         predict_step,
     )
 
-    by_torch = (predict_kernels, predict_linear, predict_stacks, predict_step, predict_public)
+    by_torch = (
+        *(predict_kernels, predict_linear, predict_glue),
+        *(predict_stacks, predict_step, predict_public),
+    )
     return PLAIN | {name: recipe for module in by_torch for name, recipe in module.RECIPES.items()}
 
 

@@ -1,4 +1,4 @@
-"""`step.kimi`: one whole decode step of Kimi Linear, recorded as `memsim trace record --part step` does it.
+"""`step.*`: one whole decode step of Kimi Linear, recorded as `memsim trace record --part step` does it.
 
 A step follows the one before in the measured graph: caches, states and weights are its own, and
 everything but those is larger than the caches of the chip. The measured step ends with the logits:
@@ -7,6 +7,8 @@ together).
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
@@ -22,14 +24,13 @@ from workloads.record import Recorder
 from workloads.routing import Routing
 from workloads.run import Run
 
-MODEL = "kimi-linear"
 DRAWS = 32
 SAMPLING = "sample"
 
 
-def kimi(row: Row, system: System) -> Job:
-    """One decode step after another one."""
-    batch, context, model = count(row, "batch"), count(row, "context"), get_model(MODEL)
+def whole(name: str, row: Row, system: System) -> Job:
+    """One decode step of a model after another one."""
+    batch, context, model = count(row, "batch"), count(row, "context"), get_model(name)
     assert model.weights is not None
     routing = _AsMany.of(model, batch, count(row, "experts") / model.weights.moe_layers)
     call = _recorded(model, [context] * batch, routing, system.initiators[0].units)
@@ -76,4 +77,7 @@ def _recorded(model: Model, lengths: list[int], routing: Routing, units: int) ->
     return record(run, without=[SAMPLING])
 
 
-RECIPES = {"step.kimi": kimi}
+RECIPES = {
+    "step.kimi": partial(whole, "kimi-linear"),
+    "step.kimi_mla": partial(whole, "kimi-linear-all-mla"),
+}

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from workloads import costs
 from workloads.facts import Fact
 from workloads.grid import Blocks, Shape, each, even
 from workloads.record import Recorder, RegionHandle
@@ -57,11 +58,14 @@ class Rows:
         """Some of each token's rows."""
         return Rows(self.handle, pieces, self.of or self.pieces, self.first + first)
 
-    def load(self, tokens: int, blocks: Blocks) -> torch.Tensor:
+    def load(self, tokens: int, blocks: Blocks, *, worked: bool = False) -> torch.Tensor:
         """All values of `tokens` tokens: [tokens, width]."""
         if self.whole or tokens == 1:
-            return self.handle.load(self.first, tokens * self.pieces, blocks).reshape(tokens, self.width)
-        found = self.handle.load_each(self.first, self.pieces, blocks, tokens, self.of, same_blocks=True)
+            count = tokens * self.pieces
+            return self.handle.load(self.first, count, blocks, worked=worked).reshape(tokens, self.width)
+        found = self.handle.load_each(
+            self.first, self.pieces, blocks, tokens, self.of, same_blocks=True, worked=worked
+        )
         return found.reshape(tokens, self.width)
 
     def load_some(self, first: int, tokens: int, blocks: Blocks) -> torch.Tensor:
@@ -111,13 +115,14 @@ def rowwise(
 ) -> None:
     """Rows of `reads` and whole `weights` become rows of `writes`: work(*reads, *weights, *given).
 
-    Weights are asked for once the rows have been reduced, as the norms of vLLM do. `work` returns a tensor
+    Weights are asked for once the rows have been reduced, as the norms of vLLM do; tiles of 4 KiB of the rows
+    are worked on where a family has a time for it (`costs`). `work` returns a tensor
     [tokens, width] for each of `writes`, in a tuple where there are several.
     """
     blocks = blocks or tokens
-    launch = row_launch(f"{family}: a block per token")
+    launch, worked = row_launch(f"{family}: a block per token"), costs.of(family)["tile_ps"] > 0
     with recorder.kernel(kernel_name(layer, name), family, layer, blocks, launch):
-        loaded = [rows.load(tokens, dealt(rows, tokens, blocks)) for rows in reads]
+        loaded = [rows.load(tokens, dealt(rows, tokens, blocks), worked=worked) for rows in reads]
         loaded += [
             handle.load(0, handle.region.rows, each(0, blocks - 1), dependent=True) for handle in weights
         ]
@@ -139,7 +144,7 @@ def kernel_name(layer: int, name: str) -> str:
 def row_launch(rule: str) -> Shape:
     """How the blocks of a row-wise kernel work."""
     return Shape(
-        tile_rows=1,
+        tile_rows=TILE_BYTES // (PIECE * 2),
         tile_bytes=TILE_BYTES,
         tiles_in_flight=LOADS_IN_FLIGHT,
         blocks_per_unit=BLOCKS_PER_UNIT,

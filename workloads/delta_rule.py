@@ -126,9 +126,16 @@ def step(
     recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, batch: int, draft: int = 1
 ) -> None:
     """One decode step of one layer: `draft` new tokens of each sequence, the state kept after each."""
+    convolve_all(recorder, layer, rule, regions, batch, draft)
+    _recur(recorder, layer, rule, regions, batch, draft)
+
+
+def convolve_all(
+    recorder: Recorder, layer: int, rule: Rule, regions: DeltaRegions, batch: int, draft: int = 1
+) -> None:
+    """The convolutions before the rule's step, a launch each."""
     for number in range(len(rule.convolutions)):
         _convolve(recorder, layer, rule, regions, (batch, draft), number)
-    _recur(recorder, layer, rule, regions, batch, draft)
 
 
 def _convolve(

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from workloads import costs
 from workloads.activations import Rows, dealt, kernel_name, row_launch
 from workloads.arithmetic import arithmetic
 from workloads.facts import Fact
@@ -164,7 +165,7 @@ def grouped(
     matrix, tokens = linear.matrix, len(chosen.ids)
     tile = tile_of(tokens, linear.dtype)
     across = -(-matrix.n // tile.outputs)
-    waves = [-(-rows // tile.rows) for rows in chosen.rows]
+    waves = [-(-rows // tile.rows) if aligned else rows for rows in chosen.rows]
     blocks = max(1, across * sum(waves))
     name = kernel_name(layer, matrix.name)
     with recorder.kernel(name, "experts", layer, blocks, _launch(linear, tile)):
@@ -191,7 +192,8 @@ def _one(
     given = x.handle.gather(pieces, mine).reshape(len(rows), x.width)
     share = linear.weights.region.rows // matrix.count
     grain = min(tile.outputs, matrix.n) * (share // matrix.n)
-    # Blocks of more rows than a tile holds read the weights again: every wave of them reads all.
+    # Blocks of more rows than a tile holds read the weights again, and those of each pair where rows are not
+    # brought together: every wave of them reads all.
     across = -(-matrix.n // tile.outputs)
     waves = (blocks[1] - blocks[0] + 1) // across
     for wave in range(waves):
@@ -232,7 +234,8 @@ def total(recorder: Recorder, layer: int, parts: RegionHandle, out: Rows, tokens
     pieces = parts.region.rows // tokens
     launch = row_launch("moe sum: a block per token")
     with recorder.kernel(kernel_name(layer, "experts-sum"), "experts-sum", layer, tokens, launch):
-        found = parts.load(0, parts.region.rows, even(0, tokens - 1, pieces))
+        worked = costs.of("experts-sum")["tile_ps"] > 0
+        found = parts.load(0, parts.region.rows, even(0, tokens - 1, pieces), worked=worked)
         out.store(summed(found, tokens, out.width), dealt(out, tokens, tokens))
 
 
