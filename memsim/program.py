@@ -15,7 +15,9 @@ from memsim.errors import UsageError
 from memsim.rules import GATHER_AT, Ops
 from memsim.system import MILLION, Initiator, System
 from memsim.trace import EACH, EVEN, Accesses, Kernel
+from memsim.trace_rules import MAX_FLOPS
 
+MATRIX = ("bf16", "fp8")  # units of arithmetic that run at the power limit
 UNIT_SHARES = 720_720  # a unit in shares: divisible by every occupancy up to 16
 
 Int64s = np.ndarray
@@ -54,6 +56,7 @@ class Program(NamedTuple):
     tiles        tiles that a block has outstanding at most
     in_order     0 / 1
     flops, mflops   arithmetic of a worked tile, and the unit's rate for it
+    read_flops   of `flops`, those whose power goes into what the tile brings in
     work_ps      what a worked tile takes after its arithmetic
     tile_ps      what a worked tile takes then, one of a block after another
     dispatch_ps  from the start of one block of the initiator to the next one's
@@ -74,6 +77,7 @@ class Program(NamedTuple):
     in_order: Int64s
     flops: Int64s
     mflops: Int64s
+    read_flops: Int64s
     work_ps: Int64s
     tile_ps: Int64s
     dispatch_ps: Int64s
@@ -113,6 +117,11 @@ def build_program(
         for (kernel, accesses), home in zip(launches, homes, strict=True)
     ]
     tailed = any(tier.tail for tier in system.tiers)
+    mflops = [_rate(kernel, runner) for kernel, runner in zip(kernels, runners, strict=True)]
+    powered = [
+        _read_flops(kernel, accesses, row_bytes, rate, runner.power_mbps)
+        for (kernel, accesses), rate, runner in zip(launches, mflops, runners, strict=True)
+    ]
     return Program(
         initiator=_ints(homes),
         number=_ints(k.id if tailed else 0 for k in kernels),
@@ -126,8 +135,9 @@ def build_program(
         unit_shares=_ints(max(1, UNIT_SHARES // k.blocks_per_unit) for k in kernels),
         tiles=_ints(k.tiles_in_flight for k in kernels),
         in_order=_ints(k.retire == "in_order" for k in kernels),
-        flops=_ints(k.flops_per_tile for k in kernels),
-        mflops=_ints(_rate(k, runner) for k, runner in zip(kernels, runners, strict=True)),
+        flops=_ints(k.flops_per_tile + more for k, more in zip(kernels, powered, strict=True)),
+        mflops=_ints(mflops),
+        read_flops=_ints(powered),
         work_ps=_ints(runner.work_latency_ps for runner in runners),
         tile_ps=_ints(k.tile_ps for k in kernels),
         dispatch_ps=_ints(runner.dispatch_ps for runner in runners),
@@ -163,6 +173,17 @@ def _rate(kernel: Kernel, initiator: Initiator) -> int:
             "elsewhere with --run-on, or give the initiator this rate"
         )
     return rate
+
+
+def _read_flops(kernel: Kernel, accesses: Accesses, row_bytes: Int64s, mflops: int, power_mbps: int) -> int:
+    """FLOPs that the power of a tile's bytes would have done; blocks that share rows share their power."""
+    loads = accesses.worked & ~accesses.write
+    if not power_mbps or kernel.flops_unit not in MATRIX or not kernel.flops_per_tile or not loads.any():
+        return 0
+    rows = accesses.rows[loads].astype(np.float64)
+    row = float(rows @ row_bytes[accesses.region[loads]]) / float(rows.sum())
+    tile_bytes = min(kernel.tile_rows, int(rows.max())) * row / kernel.blocks_sharing
+    return min(MAX_FLOPS - kernel.flops_per_tile, round(tile_bytes * mflops / power_mbps))
 
 
 def _deal(

@@ -76,6 +76,15 @@ def test_the_bound_is_named(trace: MemoryTrace, tier: int, expected: str) -> Non
     assert 0.2 < bound.share < 1
 
 
+@pytest.mark.parametrize(("flops", "resource"), [(30_000, "hbm bandwidth"), (3_000_000, "arithmetic")])
+def test_power_is_the_memorys_or_the_arithmetics(flops: int, resource: str) -> None:
+    """Ten times a memory's rate, or ten times the arithmetic's, takes a tenth of the power for as much."""
+    gpu = dataclasses.replace(ROOMY.initiators[0], power_mbps=ROOMY.initiators[0].bf16_mflops // 6)
+    system = dataclasses.replace(ROOMY, initiators=(gpu, *ROOMY.initiators[1:]))
+    bound = bound_of(scan(4_000, flops_per_tile=flops, flops_unit="bf16"), system)
+    assert bound.resource == resource
+
+
 def test_whole_waves_are_bound_by_units() -> None:
     region = flat_region(0, 400, 1024)
     accesses = [Access(0, b, b, 0, False, b, 1) for b in range(400)]
