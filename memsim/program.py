@@ -14,8 +14,7 @@ import numpy as np
 from memsim.errors import UsageError
 from memsim.rules import GATHER_AT, Ops
 from memsim.system import MILLION, Initiator, System
-from memsim.trace import EACH, EVEN, Accesses, Kernel
-from memsim.trace_rules import MAX_FLOPS
+from memsim.trace import EACH, EVEN, MAX_FLOPS, Accesses, Kernel
 
 MATRIX = ("bf16", "fp8")  # units of arithmetic that run at the power limit
 UNIT_SHARES = 720_720  # a unit in shares: divisible by every occupancy up to 16
