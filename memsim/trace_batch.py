@@ -152,15 +152,17 @@ def decode_accesses(batch: Batch) -> AccessRows:
     """The access rows of a batch as arrays that are contiguous and may be written to."""
     at = np.flatnonzero(batch.codes == ACCESS)
     columns: pa.RecordBatch = batch.columns
-    chosen: Any = at
+    chosen: Int64s | slice = at
     if len(at) and at[-1] - at[0] == len(at) - 1:  # in one run, as rows of a large kernel are
         columns, chosen = batch.columns.slice(at[0], len(at)), slice(None)
 
     def integers(name: str) -> Int64s:
-        return _numpy(columns.column(name).fill_null(0))[chosen].astype(np.int64)
+        values: Int64s = _numpy(columns.column(name).fill_null(0))[chosen].astype(np.int64)
+        return values
 
     def booleans(name: str) -> Bools:
-        return _numpy(columns.column(name).fill_null(False))[chosen].astype(np.bool_)
+        values: Bools = _numpy(columns.column(name).fill_null(False))[chosen].astype(np.bool_)
+        return values
 
     lists = columns.column("gather")
     gathered = _numpy(lists.value_lengths().fill_null(-1))[chosen].astype(np.int64)
