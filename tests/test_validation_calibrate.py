@@ -321,7 +321,7 @@ def test_every_shipped_constant_names_points_that_may_calibrate_and_no_family_gi
         (LATENCY.replace("order = 1", ""), "order is missing; every constant needs path, file"),
         (LATENCY.replace('"150 ns"', '"150"'), "range: '150' is not a time: it has no unit"),
         (LATENCY.replace('"150 ns"', '"900 ns"'), "range is 900 ns to 800 ns; expected two rising values"),
-        (LATENCY + LATENCY, "tier.hbm.latency stands there 2 times; expected once"),
+        (LATENCY + LATENCY, "tier.hbm.latency of h200 stands there 2 times; expected once"),
         (START.replace('"costs"', '"h200"'), "file is 'h200'; expected 'costs', which holds it; name it"),
         (LATENCY.replace('"h200"', '"costs"'), "file is 'costs'; expected a machine file, which holds it"),
         ("[[constant", "not valid TOML"),
