@@ -1,7 +1,7 @@
 """A machine and a program as the tables of the compiled loop (see fast_state).
 
 Servers: the channels of all tiers, the cache, two directions of each link, two walkers of each tier, two
-directions of each unit's port, the units (their arithmetic). Pools: the units, four
+directions of each unit's port, the units (their arithmetic). Pools: the units, for each initiator four
 of each link (tags and credits of routes that cross it outward from its first node, then of those that do
 from its second), the queues of all tiers.
 """

@@ -134,7 +134,7 @@ class Link:
     latency_ps     one way, the same both ways
     shared         both directions take turns on one medium
     payload_bytes  data of one packet at most;  header_bytes  what a packet adds on the wire
-    tags           packets of reads that may be outstanding;  credits  packets of writes; 0: no limit
+    tags           packets of reads that each initiator may have outstanding;  credits  of writes; 0: no limit
     efficiency     points (bytes of a transfer, millionths of the rate that it reaches), sizes rising;
                    none: every transfer reaches the rate
     energy_fj      of one bit moved [fJ]; 0: not known
