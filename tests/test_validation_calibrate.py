@@ -134,6 +134,28 @@ def test_known_constants_are_found_again(folder: Path, tmp_path: Path) -> None:
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
+def test_machines_that_extend_one_another_have_constants_of_their_own(folder: Path, tmp_path: Path) -> None:
+    """A path in two files: each is found by itself, and a machine takes the one of its nearest file."""
+    machines = tmp_path / "machines"
+    machines.mkdir()
+    for name, base, ns in (("near", "h200", 300), ("far", "near.toml", 900)):
+        number = f'value = "{ns} ns", provenance = "assumed", source = "a test"'
+        text = (
+            f'extends = "{base}"\nname = "{name}"\ntitle = "{name}"\n[tier.hbm]\nlatency = {{ {number} }}\n'
+        )
+        (machines / f"{name}.toml").write_text(text, encoding="utf-8")
+    texts = [LATENCY.replace('"h200"', f'"{machines}/{name}.toml"') for name in ("near", "far")]
+    texts[1] = texts[1].replace("1_073_741_824", "34_359_738_368")
+    made = calibrate_constants.read(constants(tmp_path, "".join(texts)))
+    work = calibrate._Work(folder, made, None)
+    work.values = {made[0].place: "310 ns", made[1].place: "910 ns"}
+    assert work._overrides("h200") == []
+    assert work._overrides(f"{machines}/near.toml") == ["tier.hbm.latency=310 ns"]
+    assert work._overrides(f"{machines}/far.toml") == ["tier.hbm.latency=910 ns"]
+    del work.values[made[1].place]
+    assert work._overrides(f"{machines}/far.toml") == []  # its own number rules, not the one below
+
+
 def test_a_rate_is_a_column_by_time(tmp_path: Path) -> None:
     text = """
 [[constant]]
