@@ -13,7 +13,9 @@ from collections import OrderedDict
 import numpy as np
 
 from memsim import fast_loop, fast_ring
+from memsim.aside import Aside
 from memsim.errors import MemsimError
+from memsim.fast_first import compile_ring
 from memsim.fast_lone import tier_of_lone
 from memsim.fast_pack import pack_hardware, pack_work
 from memsim.fast_state import (  # fmt: skip
@@ -70,8 +72,25 @@ def run(
     plan: Plan | None = None,
 ) -> Outcome:
     """Replay a trace. progress(kernels ended, kernels) is called as they end; plan: see build_program."""
-    if not is_compiled():
+    cold = not is_compiled()
+    if cold:
         print("memsim: compiling the engine, once after an install (10 to 20 s) ...", file=sys.stderr)
+    with Aside("memsim.fast_first", "compile_loop", wanted=cold and plan is not None) as loop:
+        total = _run(trace, system, memory, options, progress, plan, loop)
+    mark_compiled()
+    return total
+
+
+def _run(
+    trace: Trace,
+    system: System,
+    memory: Memory,
+    options: ReplayOptions,
+    progress: Progress | None,
+    plan: Plan | None,
+    loop: Aside,
+) -> Outcome:
+    """`run`; loop: the process that compiles the event loop while the first shares of the plan are made."""
     hardware = pack_hardware(system, options)
     total = empty_outcome(trace.kernel_count, len(trace.regions), len(system.tiers), len(system.links))
     memo: Memo = OrderedDict()
@@ -83,6 +102,7 @@ def run(
         )  # fmt: skip
         check_times(program, memory, system, options.quantum_bytes, begin_ps)
         regions, program, local = localize(program, memory)
+        loop.join(compile_ring)
         counts = _replay_once(hardware, program, local, system, memo)
         add_segment(total, counts, done, regions, begin_ps)
         total.initiator[done : done + len(segment.launches)] = program.initiator
@@ -90,7 +110,6 @@ def run(
         begin_ps += int(counts.kernels[:, END_PS].max())
         if progress is not None:
             progress(done, trace.kernel_count)
-    mark_compiled()
     return total
 
 
