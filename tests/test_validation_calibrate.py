@@ -466,8 +466,8 @@ def test_the_command_prints_a_table_and_writes_when_told(capsys, folder: Path, m
     row = out.splitlines()[1].split()
     held_ns = load_machine(mine).tier["hbm"].latency.number / 1000
     off = f"{1 - held_ns / 412:.1%}"
-    assert row[:7] == ["tier.hbm.latency", f"{held_ns:.0f}", "ns", "412", "ns", off, "0.0%"]
-    assert row[7:9] == ["37", "direct"]
+    assert row[:8] == ["tier.hbm.latency", str(mine), f"{held_ns:.0f}", "ns", "412", "ns", off, "0.0%"]
+    assert row[8:10] == ["37", "direct"]
     assert mine.read_text(encoding="utf-8") == old
     code, out, _ = ran(capsys, *words, "--write", "--json")
     document = json.loads(out)

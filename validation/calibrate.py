@@ -292,7 +292,7 @@ class _Work:
         return [self._known[key] for key in keys]
 
     def _overrides(self, machine: str, trial: Mapping[Place, Value | None] | None = None) -> list[str]:
-        """What was found so far, and what is tried, as `--set` takes it: what the machine has a number for."""
+        """What was found so far, and what is tried, as `--set` takes it: what the machine has."""
         values = self._values(trial)
         paths = sorted({path for _, path in values})
         found = [(path, self._ruling(machine, path, values)) for path in paths]
