@@ -18,9 +18,7 @@ def contexts_of(path: Path) -> list[int]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"--contexts {path}: cannot be read: {reason(error)}; name a file of contexts, one a line"
-        ) from None
+        raise UsageError(f"--contexts {path}: cannot be read: {reason(error)}; name another file") from None
     rows = [(number, line.split(",")) for number, line in enumerate(lines, 1) if line.strip()]
     column = 0
     if rows and not rows[0][1][0].strip()[:1].isdigit():

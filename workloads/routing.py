@@ -92,9 +92,7 @@ def recorded(path: Path, experts: int, active: int) -> Routing:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"--routing {path}: cannot be read: {reason(error)}; name a text file of choices"
-        ) from None
+        raise UsageError(f"--routing {path}: cannot be read: {reason(error)}; name another file") from None
     rows: dict[tuple[int, int], dict[int, list[int]]] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
