@@ -144,9 +144,10 @@ def _pools(system: System) -> Int64s:
         for initiator in system.initiators
         for _ in range(initiator.units)
     ]
-    for _ in system.initiators:
-        for place, link in enumerate(system.links, first_tags):
-            pools += [(link.tags or _NO_LIMIT, place), (link.credits or _NO_LIMIT, place)] * 2
+    for initiator in range(len(system.initiators)):
+        for link in range(links):
+            both = (system.most_packets(initiator, link, write) or _NO_LIMIT for write in (False, True))
+            pools += [(most, first_tags + link) for most in both] * 2
     pools += [(tier.queue_depth, i) for i, tier in enumerate(system.tiers)]
     return np.array([(size, size, NONE, NONE, place) for size, place in pools], np.int64)
 

@@ -232,10 +232,13 @@ class Machine:
         self.links = [[Station()] * 2 if k.shared else [Station(), Station()] for k in system.links]
         self.link_pools = [
             [
-                [[Pool(env, k.tags or NO_LIMIT), Pool(env, k.credits or NO_LIMIT)] for _ in range(2)]
-                for k in system.links
+                [
+                    [Pool(env, system.most_packets(i, k, w) or NO_LIMIT) for w in (False, True)]
+                    for _ in range(2)
+                ]
+                for k in range(len(system.links))
             ]
-            for _ in system.initiators
+            for i in range(len(system.initiators))
         ]
         self.efficiency = [np.array(k.efficiency, np.int64).reshape(-1, 2) for k in system.links]
 

@@ -198,6 +198,16 @@ def test_each_initiator_has_tags_of_its_own(runners: str) -> None:
     assert outcome.tags_waiting_ps.tolist() == [one_ps if runners == "one" else 0]
 
 
+@pytest.mark.parametrize("write", [False, True])
+def test_an_initiator_may_have_fewer_tags_than_its_link(write: bool) -> None:
+    """One packet at a time, though the link has room for all; more than the link has are none."""
+    link = with_gpu(with_link(TWO_TIERS, tags=1000, credits=1000), request_bytes=64)
+    few, many = (with_gpu(link, tags=n, credits=n) for n in (1, 5000))
+    took = [elapsed_ps(replayed(hundred_rows(64, write), each, tier=1)) for each in (few, many, link)]
+    assert took[0] == pytest.approx(100 * one_access_ps(TWO_TIERS, 1, 64, write), rel=0.02)
+    assert took[1] == took[2] < took[0] / 2
+
+
 @pytest.mark.parametrize(("tags", "together"), [(2, 1), (4, 2)])
 @pytest.mark.parametrize("write", [False, True])
 def test_tags_and_credits_are_taken_for_rounded_bytes(tags: int, together: int, write: bool) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from itertools import product
 
 import pytest
 
 from hwprofiles import machine_names, machine_path
 from memsim import kernel
+from memsim.closed_form import Way, limits
 from memsim.lint import lint
 from memsim.profile import load_machine
 from memsim.route import build_system, idle_latency_ps, path_bandwidth
@@ -266,6 +268,20 @@ def test_rows_scattered_over_a_wide_span_behind_a_link_wait_for_walks(name, tier
     walks_ps = 2048 * (1 - far.reach_bytes / (32 << 30)) * far.occupancy_ps
     assert wide_ps > 2 * near_ps
     assert wide_ps == pytest.approx(walks_ps, rel=0.10)
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_tags_and_credits_of_a_copy_engine_carry_what_its_links_do(name):
+    """An engine that takes over those of another machine's link would be slow on a link that is further."""
+    system = built(name)
+    for engine in kernel.copy_engines(system):
+        for tier, write in product(range(1, len(system.tiers)), (False, True)):
+            way = Way(system, engine, tier, write)
+            needed = path_bandwidth(system, engine, tier, write)[0]
+            for limit in limits(way):
+                if limit.name.endswith(("tags", "credits")):
+                    carried = limit.requests * limit.request_bytes * 10**6 / limit.trip_ps
+                    assert carried > needed, (name, limit.name)
 
 
 def test_both_directions_of_c2c_take_turns():
