@@ -101,7 +101,7 @@ class Resource:
 def resources(system: System) -> Iterator[Resource]:
     """All resources of a machine. Where several save the same the first one is named."""
     for number, tier in enumerate(system.tiers):
-        yield _of_tier(number, tier.name, "bandwidth", RATE, channel_mbps=Scale.more)
+        yield _of_bandwidth(_of_tier(number, tier.name, "bandwidth", RATE, channel_mbps=Scale.more))
         if any(tier.occupancy_ps):
             yield _of_tier(number, tier.name, "operations", RATE, occupancy_ps=Scale.less)
         if tier.turnaround_ps:
@@ -154,6 +154,18 @@ def _of_tier(number: int, name: str, what: str, kind: int, **changes: Any) -> Re
         return case._replace(system=replace(case.system, tiers=tuple(tiers)))
 
     return Resource(f"{name} {what}", kind, grown, place=name)
+
+
+def _of_bandwidth(rate: Resource) -> Resource:
+    """A memory's rate at the same power: a byte takes less of what arithmetic needs."""
+
+    def grown(case: Case, scale: Scale) -> Case:
+        program = case.program
+        left = scale.less(program.read_flops)
+        program = program._replace(flops=program.flops - program.read_flops + left, read_flops=left)
+        return rate.grown(case._replace(program=program), scale)
+
+    return replace(rate, grown=grown)
 
 
 def _of_link(number: int, name: str, what: str, kind: int, **changes: Any) -> Resource:
