@@ -93,6 +93,18 @@ def test_the_newest_row_of_a_point_counts_and_failed_points_do_not(
     assert [(point.measured_ns, point.axes) for point in found.points] == [(100.0, "8 B")]
 
 
+def test_wanted_is_twice_what_runs_differ_by_where_that_is_more(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two points, of which one was measured three times: its older runs are 10 and 30 % off the newest."""
+    runs = [("1", 110.0, 8), ("2", 70.0, 8), ("3", 100.0, 8), ("3", 40.0, 16)]
+    write(machine, "toy.b", [point(ns, 50.0, size) | {"run": run} for run, ns, size in runs])
+    for repeated, wanted in (([], 0.05), (["toy.b"], 2 * 0.2)):
+        monkeypatch.setattr(errors, "read_repeated", lambda repeated=repeated: repeated)
+        (found,) = errors.table(str(machine), families=["toy.b"])
+        assert found.wanted == pytest.approx(wanted)
+
+
 def test_a_folder_that_no_machine_file_stands_for_is_refused(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +131,7 @@ def test_a_bound_that_is_missed_ends_with_exit_code_3_after_the_table(
     monkeypatch.setattr(errors, "read_bounds", lambda: {"toy.a": 0.076, "toy.b": 1.0})
     code, out, err = ran(capsys, *words)
     assert (code, err) == (0, "")
-    assert " ".join(out.splitlines()[1].split()) == "toy.a 2 7.5% +2.5% 9.8% 12.5% 7.6% +10.0% 1,000 B"
+    assert " ".join(out.splitlines()[1].split()) == "toy.a 2 7.5% +2.5% 9.8% 12.5% 5.0% 7.6% +10.0% 1,000 B"
     monkeypatch.setattr(errors, "read_bounds", lambda: {"toy.a": 0.074, "toy.b": 1.0})
     code, out, err = ran(capsys, *words)
     assert code == 3

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from validation.figures_rows import FamilyRows, Row, number
 from validation.figures_words import said
 from validation.measure.points import CALIBRATE, HELD_OUT
 from validation.measure.rows import percentile
-from validation.repeat import folder_of
+from validation.repeat import between_runs, folder_of
 
 if TYPE_CHECKING:
     from memsim.progress import Progress
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 BOUNDS = Path(__file__).with_name("bounds.toml")
 ALL = "all"
 SPLITS = (HELD_OUT, CALIBRATE, ALL)
+WANTED, OF_RUNS = 0.05, 2  # mean error that is aimed at; or so many times what repeated runs differ by
 LEAST_POINTS = 4  # that a line is fitted to
 
 
@@ -68,6 +69,7 @@ class Family:
     calibrated_points that calibration may see;  calibrated   their axes
     replayed_on       the machine file
     sm_mhz            least and most of the clocks that were logged
+    wanted            the mean error that is aimed at: WANTED, or twice what runs differ by where that is more
     """
 
     name: str
@@ -77,6 +79,7 @@ class Family:
     bound: float | None
     sm_mhz: tuple[float, float] | None
     calibrated: tuple[Row, ...] = ()
+    wanted: float = WANTED
 
     @property
     def mape(self) -> float:
@@ -133,11 +136,19 @@ def table(
         (family.name, _picked(family.rows, split), predict.machine_of(folder, family.name))
         for family in chosen
     ]
+    wanted = [_wanted(folder, family) for family in chosen]
     times, bounds = predict.in_parallel(tasks, workers, progress), read_bounds()
     return [
-        _family(family, on, rows, times_ns, bounds.get(family.name))
-        for family, (_, rows, on), times_ns in zip(chosen, tasks, times, strict=True)
+        replace(_family(family, on, rows, times_ns, bounds.get(family.name)), wanted=aim)
+        for family, (_, rows, on), times_ns, aim in zip(chosen, tasks, times, wanted, strict=True)
     ]
+
+
+def _wanted(folder: Path, family: FamilyRows) -> float:
+    """The mean error that is aimed at: runs of a point cannot be told closer than they differ."""
+    if family.name not in read_repeated():
+        return WANTED
+    return max(WANTED, OF_RUNS * (between_runs(folder, family.name, family.axes) or 0.0))
 
 
 def _chosen(families: Iterable[FamilyRows], wanted: Sequence[str]) -> list[FamilyRows]:
@@ -209,3 +220,8 @@ def _columns(rows: Sequence[Row]) -> np.ndarray:
 def read_bounds(path: Path = BOUNDS) -> dict[str, float]:
     """Asserted mean errors by family."""
     return dict(tomllib.loads(path.read_text(encoding="utf-8"))["mape"])
+
+
+def read_repeated(path: Path = BOUNDS) -> list[str]:
+    """Families that several runs measured in the same way: what these differ by is no error."""
+    return list(tomllib.loads(path.read_text(encoding="utf-8"))["repeated"])

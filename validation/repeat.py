@@ -8,6 +8,7 @@ axes are; rows that both folders have from the same run are left out.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from validation import figures, figures_rows
 from validation.figures_rows import FamilyRows, Row, number
 from validation.figures_words import said
 from validation.measure import points
+from validation.measure import rows as csv_rows
 from validation.measure.rows import NOISY, percentile
 
 WANTED = 0.95  # of the points of GPU families shall have steady samples
@@ -74,6 +76,18 @@ def repeats(machine: str, against: str) -> list[Repeat]:
         if pairs:
             found.append(repeat_of(family.name, [(_named(family, a), _difference(a, b)) for a, b in pairs]))
     return found
+
+
+def between_runs(folder: Path, family: str, axes: Sequence[str]) -> float | None:
+    """How far runs of a folder differ: of held-out points that several runs measured, the mean of what the
+    medians of older runs are off the newest, as a share; None where no point was measured twice."""
+    runs: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in csv_rows.read(folder / f"{family}.csv"):
+        if row["split"] == points.HELD_OUT and not row["error"] and row["median_ns"]:
+            runs.setdefault(tuple(row[axis] for axis in axes), {})[row["run"]] = float(row["median_ns"])
+    several = [list(medians.values()) for medians in runs.values() if len(medians) > 1]
+    found = [statistics.fmean(abs(ns / newest - 1) for ns in older) for *older, newest in several]
+    return float(statistics.fmean(found)) if found else None
 
 
 def _pairs(one: FamilyRows, other: FamilyRows) -> list[tuple[Row, Row]]:
