@@ -26,7 +26,7 @@ class Initiator:
     bf16_mflops, fp8_mflops, fp32_mflops   sustained rate of one unit; 0: it cannot
     port_mbps              what one unit can take in from memories without a link, and give out; 0: no limit
     work_latency_ps        from the end of a worked tile's service by the arithmetic to the end of the tile
-    power_mbps             what one unit could take in with the power of its matrix arithmetic; 0: takes none of it
+    power_mbps             what one unit could take in with the power of its matrix arithmetic; 0: not told
     dispatch_ps            from the start of one block to that of the next: they start one after another
     wake_ps                added to the launch of a kernel that waits for one of another initiator
     posts                  its writes over links end when they are served: no acknowledgement is waited for
