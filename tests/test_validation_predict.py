@@ -347,7 +347,7 @@ def test_public_tables_are_families_of_the_same_part_alone_and_held_out_whole(tm
     assert {name: len(family.rows) for name, family in found.items()} == {
         "public.gdn": 57,
         "public.kda": 43,
-        "public.v4_index": 185,
+        "public.v4_index": 27,
         "public.all_reduce": 47,
     }
     assert {row["split"] for family in found.values() for row in family.rows} == {"held_out"}
