@@ -17,7 +17,7 @@ LAYERS = (  # bottom first
     {"errors", "jit", "system", "options", "result"},
     {"units", "trace", "rules", "output", "progress", "aside"},
     {"cli_options", "trace_schema", "unique", "placement", "program", "segments", "quantity", "plan_parts"},
-    {"profile_schema", "fast_state", "limits", "resources", "plan_stack"},
+    {"longest", "profile_schema", "fast_state", "limits", "resources", "plan_stack"},
     {
         "trace_batch", "fast_queue", "fast_pack", "fast_lone", "reference_parts", "profile", "nodes",
         "plan_find", "plan_runs",
