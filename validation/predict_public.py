@@ -5,16 +5,17 @@ public.gdn       GDN recurrence of vLLM (packed decode), heads of Qwen3.5's mode
 public.v4_index  paged index logits of DeepSeek V4 (DeepGEMM), a key for 4 tokens, 64 index heads
 public.all_reduce  vLLM's own all-reduce between 2, 4 and 8 GPUs, up to the 8 MiB that it is used for
 
-They were timed without a flush (`tables/aiconfigurator-h200/SOURCE.md`): a graph of one call, launched again
-and again, on the same buffers: what the cache still holds is warm, each call pays the graph's launch. What is
-warm is so in a kernel's start as well: page tables and schedules, which index scans look up before their first
-keys, come at the latency of the cache, not the memory's. Of one shape that several models have, the first row
-counts; of GDN shapes with the same bytes of states and the same value heads a key head, that of the fewest
-sequences: their 197 shapes are 57 grids, equal program for program; of index scans with as many segments of
-256 keys likewise, 27 of 185. The kernels are those of `workloads`; vLLM's packed ones form the gate
-themselves, which is left out, and follow no lists of sequences and states as FLA's KDA does: both cost what
-FLA's GDN does beside bytes. Fused KDA, with convolution and norm, is another kernel. Sums were timed in a graph
-of many; the smallest one of eight GPUs has set the waiting of `workloads/costs.toml`, and does not count.
+They were timed without a flush (`tables/aiconfigurator-h200/SOURCE.md`): a graph of one call, launched
+again and again, on the same buffers: what the cache still holds is warm, each call pays the graph's launch.
+What is warm is so in a kernel's start as well: page tables and schedules, which index scans look up before
+their first keys, come at the latency of the cache, not the memory's. Of one shape that several models have,
+the first row counts; of GDN shapes with the same bytes of states and the same value heads a key head, that
+of the fewest sequences: their 197 shapes are 57 grids, equal program for program; of index scans with as
+many segments of 256 keys likewise, 27 of 185. The kernels are those of `workloads`; vLLM's packed ones form
+the gate themselves, which is left out, and follow no lists of sequences and states as FLA's KDA does: both
+cost what FLA's GDN does beside bytes. Fused KDA, with convolution and norm, is another kernel. Sums were
+timed in a graph of many; the smallest one of eight GPUs has set the waiting of `workloads/costs.toml`, and
+does not count.
 """
 
 from __future__ import annotations
