@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 BOUNDS = Path(__file__).with_name("bounds.toml")
 ALL = "all"
 SPLITS = (HELD_OUT, CALIBRATE, ALL)
-WANTED, OF_RUNS = 0.05, 2  # mean error that is aimed at; or so many times what repeated runs differ by
 LEAST_POINTS = 4  # that a line is fitted to
+BAR = 0.05  # mean error that is wanted of a family whose runs repeat within half of it
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Family:
     calibrated_points that calibration may see;  calibrated   their axes
     replayed_on       the machine file
     sm_mhz            least and most of the clocks that were logged
-    wanted            the mean error that is aimed at: WANTED, or twice what runs differ by where that is more
+    spread            mean difference of repeated runs of a point; None: none was repeated
+    bar               mean error that is wanted: BAR, or twice the spread
     """
 
     name: str
@@ -79,7 +80,11 @@ class Family:
     bound: float | None
     sm_mhz: tuple[float, float] | None
     calibrated: tuple[Row, ...] = ()
-    wanted: float = WANTED
+    spread: float | None = None
+
+    @property
+    def bar(self) -> float:
+        return max(BAR, 2 * (self.spread or 0.0))
 
     @property
     def mape(self) -> float:
@@ -136,19 +141,11 @@ def table(
         (family.name, _picked(family.rows, split), predict.machine_of(folder, family.name))
         for family in chosen
     ]
-    wanted = [_wanted(folder, family) for family in chosen]
     times, bounds = predict.in_parallel(tasks, workers, progress), read_bounds()
     return [
-        replace(_family(family, on, rows, times_ns, bounds.get(family.name)), wanted=aim)
-        for family, (_, rows, on), times_ns, aim in zip(chosen, tasks, times, wanted, strict=True)
+        _family(family, on, rows, times_ns, bounds.get(family.name), between_runs(folder, family))
+        for family, (_, rows, on), times_ns in zip(chosen, tasks, times, strict=True)
     ]
-
-
-def _wanted(folder: Path, family: FamilyRows) -> float:
-    """The mean error that is aimed at: runs of a point cannot be told closer than they differ."""
-    if family.name not in read_repeated():
-        return WANTED
-    return max(WANTED, OF_RUNS * (between_runs(folder, family.name, family.axes) or 0.0))
 
 
 def _chosen(families: Iterable[FamilyRows], wanted: Sequence[str]) -> list[FamilyRows]:
@@ -172,7 +169,12 @@ def _picked(rows: Iterable[Row], split: str) -> list[Row]:
 
 
 def _family(
-    family: FamilyRows, on: str, rows: Sequence[Row], times_ns: Sequence[float], bound: float | None
+    family: FamilyRows,
+    on: str,
+    rows: Sequence[Row],
+    times_ns: Sequence[float],
+    bound: float | None,
+    spread: float | None,
 ) -> Family:
     fitted = [row for row in family.rows if row["split"] == CALIBRATE]
     lines = line(fitted, rows)
@@ -185,7 +187,7 @@ def _family(
     clocks = [number(row, "sm_mhz") for row in rows if "sm_mhz" in row]
     span = (min(clocks), max(clocks)) if clocks else None
     seen = tuple(_values(family, row) for row in fitted)
-    return Family(family.name, on, points, len(fitted), bound, span, seen)
+    return Family(family.name, on, points, len(fitted), bound, span, seen, spread)
 
 
 def _values(family: FamilyRows, row: Row) -> Row:
@@ -220,8 +222,3 @@ def _columns(rows: Sequence[Row]) -> np.ndarray:
 def read_bounds(path: Path = BOUNDS) -> dict[str, float]:
     """Asserted mean errors by family."""
     return dict(tomllib.loads(path.read_text(encoding="utf-8"))["mape"])
-
-
-def read_repeated(path: Path = BOUNDS) -> list[str]:
-    """Families that several runs measured in the same way: what these differ by is no error."""
-    return list(tomllib.loads(path.read_text(encoding="utf-8"))["repeated"])

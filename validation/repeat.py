@@ -8,7 +8,6 @@ axes are; rows that both folders have from the same run are left out.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,18 +77,6 @@ def repeats(machine: str, against: str) -> list[Repeat]:
     return found
 
 
-def between_runs(folder: Path, family: str, axes: Sequence[str]) -> float | None:
-    """How far runs of a folder differ: of held-out points that several runs measured, the mean of what the
-    medians of older runs are off the newest, as a share; None where no point was measured twice."""
-    runs: dict[tuple[str, ...], dict[str, float]] = {}
-    for row in csv_rows.read(folder / f"{family}.csv"):
-        if row["split"] == points.HELD_OUT and not row["error"] and row["median_ns"]:
-            runs.setdefault(tuple(row[axis] for axis in axes), {})[row["run"]] = float(row["median_ns"])
-    several = [list(medians.values()) for medians in runs.values() if len(medians) > 1]
-    found = [statistics.fmean(abs(ns / newest - 1) for ns in older) for *older, newest in several]
-    return float(statistics.fmean(found)) if found else None
-
-
 def _pairs(one: FamilyRows, other: FamilyRows) -> list[tuple[Row, Row]]:
     def key(row: Row) -> tuple:
         return tuple(row.get(axis) for axis in one.axes)
@@ -144,6 +131,24 @@ def spreads(machine: str) -> list[Spread]:
             )
         )
     return found
+
+
+def between_runs(folder: Path, family: FamilyRows) -> float | None:
+    """How far earlier medians of a folder's points lie from the newest, mean of the points, as a share.
+
+    None where no point was measured in two runs.
+    """
+    path = folder / f"{family.name}.csv"
+    found: dict[tuple[str, ...], list[float]] = {}
+    for row in csv_rows.read(path) if path.is_file() else []:
+        if row["median_ns"] and not row["error"]:
+            found.setdefault(tuple(row[axis] for axis in family.axes), []).append(float(row["median_ns"]))
+    repeated = [times for times in found.values() if len(times) > 1]
+    if not repeated:
+        return None
+    return statistics.fmean(
+        statistics.fmean(abs(time / newest - 1) for time in others) for *others, newest in repeated
+    )
 
 
 def share(found: list[Spread], gpu: bool) -> tuple[int, int]:
