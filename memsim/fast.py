@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 
 import numpy as np
 
@@ -38,7 +39,7 @@ from memsim.limits import check_times
 from memsim.options import ReplayOptions
 from memsim.progress import Progress
 from memsim.program import UNIT_SHARES, Plan, Program, build_program, home_of
-from memsim.result import LATENCY_BUCKETS, Outcome, empty_outcome
+from memsim.result import LATENCY_BUCKETS, READ, Outcome, empty_outcome
 from memsim.rules import (  # fmt: skip
     GATHER_AT,
     MOST_WAITED_PS,
@@ -52,7 +53,7 @@ from memsim.rules import (  # fmt: skip
     TILE_ROWS,
     Memory,
 )
-from memsim.segments import split
+from memsim.segments import Segment, split
 from memsim.system import System
 from memsim.trace import Trace
 
@@ -61,6 +62,7 @@ _FIRST_REQUESTS = 4096  # table of requests in flight, doubled when it is too sm
 _MOST_REQUESTS = 1 << 26
 
 Memo = OrderedDict[bytes, Counts]
+Ended = Callable[[Segment, np.ndarray], None]
 
 
 def run(
@@ -70,13 +72,18 @@ def run(
     options: ReplayOptions,
     progress: Progress | None = None,
     plan: Plan | None = None,
+    ended: Ended | None = None,
 ) -> Outcome:
-    """Replay a trace. progress(kernels ended, kernels) is called as they end; plan: see build_program."""
+    """Replay a trace.
+
+    progress  called with (kernels ended, kernels) as they end;  plan  see build_program
+    ended     called with each segment and the times of its kernels, launch gaps included, int64[kernels] [ps]
+    """
     cold = not is_compiled()
     if cold:
         print("memsim: compiling the engine, once after an install (10 to 20 s) ...", file=sys.stderr)
     with Aside("memsim.fast_first", "compile_loop", wanted=cold and plan is not None) as loop:
-        total = _run(trace, system, memory, options, progress, plan, loop)
+        total = _run(trace, system, memory, options, progress, plan, ended, loop)
     mark_compiled()
     return total
 
@@ -88,11 +95,13 @@ def _run(
     options: ReplayOptions,
     progress: Progress | None,
     plan: Plan | None,
+    ended: Ended | None,
     loop: Aside,
 ) -> Outcome:
     """`run`; loop: the process that compiles the event loop while the first shares of the plan are made."""
     hardware = pack_hardware(system, options)
     total = empty_outcome(trace.kernel_count, len(trace.regions), len(system.tiers), len(system.links))
+    gap_ps = np.array([runner.launch_gap_ps for runner in system.initiators], np.int64)
     memo: Memo = OrderedDict()
     begin_ps, done = 0, 0
     for segment in split(trace.kernels(), home=lambda kernel: home_of(kernel, options.run_on)):
@@ -110,6 +119,10 @@ def _run(
         begin_ps += int(counts.kernels[:, END_PS].max())
         if progress is not None:
             progress(done, trace.kernel_count)
+        if ended is not None:
+            ended(
+                segment, counts.kernels[:, END_PS] - counts.kernels[:, START_PS] + gap_ps[program.initiator]
+            )
     return total
 
 
@@ -198,7 +211,8 @@ def _replay_lone(
 ) -> Counts:
     """Replay a segment of one block at a time on one tier (see fast_lone)."""
     counts = empty_counts(1, len(memory.regions) - 1, system)
-    ring = fast_ring.fresh_ring(tier, system.tiers[tier].channels, system.tiers[tier].interleave_bytes, most)
+    here = system.tiers[tier]
+    ring = fast_ring.fresh_ring(tier, here.channels, here.interleave_bytes, here.channel_mbps[READ], most)
     while fast_ring.run(hardware, work, memory, ring, counts) == fast_ring.PAUSED:
         pass  # here Ctrl-C is heard
     return counts

@@ -14,8 +14,7 @@ import numpy as np
 from memsim.errors import UsageError
 from memsim.rules import GATHER_AT, Ops
 from memsim.system import MILLION, Initiator, System
-from memsim.trace import EACH, EVEN, Accesses, Kernel
-from memsim.trace_rules import MAX_FLOPS
+from memsim.trace import EACH, EVEN, MAX_FLOPS, Accesses, Kernel
 
 MATRIX = ("bf16", "fp8")  # units of arithmetic that run at the power limit
 UNIT_SHARES = 720_720  # a unit in shares: divisible by every occupancy up to 16
@@ -194,35 +193,47 @@ def _deal(
     On the first initiator, which has the cache, rows that another block has fetched are hits.
     """
     shares = _shares(kernel, accesses, home, plan)
-    span = accesses.block_last - accesses.block + 1
-    source = np.repeat(np.arange(len(span)), span)  # access of each op
-    place = np.arange(len(source)) - np.repeat(np.cumsum(span) - span, span)  # its block's place in the run
-    even = accesses.spread[source] == EVEN
-    skipped, rows = _dealt_rows(accesses, source, place, span)
-    begin = np.where(even, skipped, 0)
-    rows = np.where(even, rows, accesses.rows[source])
-    block = accesses.block[source] + place
-    order = np.lexsort((source, block))
-    order = order[rows[order] > 0]
-    source, begin, rows, place, block = source[order], begin[order], rows[order], place[order], block[order]
-    gathered = accesses.gather_at[source] >= 0
-    worked = accesses.worked[source]
-    region = accesses.region[source]
+    source, place, begin, rows = _ops_by_block(kernel, accesses)
+    gathered, worked, region = accesses.gather_at[source], accesses.worked[source], accesses.region[source]
+    stride = accesses.stride[source]
+    small_tiles = np.maximum(1, kernel.tile_bytes // np.maximum(1, row_bytes))  # of what is not worked
     columns = (
         region,
         accesses.write[source],
         (accesses.spread[source] == EACH) & (place > 0) & (home == 0),
-        np.where(gathered, 0, accesses.first_row[source] + begin * accesses.stride[source]),
+        np.where(gathered >= 0, 0, accesses.first_row[source] + begin * stride),
         rows,
-        accesses.stride[source],
-        np.where(gathered, accesses.gather_at[source] + begin, -1),
-        np.where(worked, kernel.tile_rows, np.maximum(1, kernel.tile_bytes // row_bytes[region])),
+        stride,
+        np.where(gathered >= 0, gathered + begin, -1),
+        np.where(worked, kernel.tile_rows, small_tiles[region]),
         worked,
         accesses.dependent[source],
-        *shares[source].T,
     )
-    ops = Ops(np.stack([column.astype(np.int64) for column in columns], axis=1), accesses.gather_rows)
-    return ops, np.bincount(block, minlength=kernel.blocks).astype(np.int64)
+    table = np.empty((len(source), len(columns) + shares.shape[1]), np.int64)
+    for i, column in enumerate(columns):
+        table[:, i] = column
+    table[:, len(columns) :] = shares[source]
+    counts = np.bincount(accesses.block[source] + place, minlength=kernel.blocks).astype(np.int64)
+    return Ops(table, accesses.gather_rows), counts
+
+
+def _ops_by_block(kernel: Kernel, accesses: Accesses) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+    """Ops of a kernel in order: access, the block's place in the access's run, first row of the op, rows."""
+    span = accesses.block_last - accesses.block + 1
+    source = np.arange(len(span))
+    place = begin = np.zeros(len(span), np.int64)
+    rows = accesses.rows
+    if (span > 1).any():
+        source = np.repeat(source, span)
+        place = np.arange(len(source)) - np.repeat(np.cumsum(span) - span, span)
+        even = accesses.spread[source] == EVEN
+        skipped, dealt = _dealt_rows(accesses, source, place, span)
+        begin, rows = np.where(even, skipped, 0), np.where(even, dealt, accesses.rows[source])
+    block = accesses.block[source] + place
+    small = block.astype(np.uint16) if kernel.blocks <= 1 << 16 else block  # sorted by digits: twice as quick
+    order = np.argsort(small, kind="stable")
+    order = order[rows[order] > 0]
+    return source[order], place[order], begin[order], rows[order]
 
 
 def _shares(kernel: Kernel, accesses: Accesses, home: int, plan: Plan | None) -> Int64s:

@@ -14,10 +14,11 @@ ROOT = Path(__file__).parent.parent
 OURS = ("memsim", "workloads", "validation", "hwprofiles")
 
 LAYERS = (  # bottom first
-    {"errors", "jit", "system", "options", "result"},
+    {"errors", "system", "options", "result"},
+    {"jit"},
     {"units", "trace", "rules", "output", "progress", "aside"},
     {"cli_options", "trace_schema", "unique", "placement", "program", "segments", "quantity", "plan_parts"},
-    {"profile_schema", "fast_state", "limits", "resources", "plan_stack"},
+    {"longest", "profile_schema", "fast_state", "limits", "resources", "plan_stack"},
     {
         "trace_batch", "fast_queue", "fast_pack", "fast_lone", "reference_parts", "profile", "nodes",
         "plan_find", "plan_runs",
