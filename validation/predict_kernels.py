@@ -31,7 +31,7 @@ from workloads.splits import AS_PRODUCTION, PER_ROW, Cut
 GDN_KEY_HEADS = 16  # at most
 HEADS, INDEX_HEADS, TOP_K = 128, 64, 2048  # of parts that a call does not use
 MEMSET = Shape(tile_rows=1, tile_bytes=4096, tiles_in_flight=1, tile_rule="a memset of a workspace")
-PASSES = {"peaked": AS_PRODUCTION.passes, "flat": AS_PRODUCTION.passes + 1}
+PASSES = {"peaked": AS_PRODUCTION.passes, "normal": AS_PRODUCTION.passes, "flat": AS_PRODUCTION.passes + 1}
 STATE_BYTES = DIM * DIM * 4
 MOST_BYTES = 2 * PLENTY_BYTES  # of states: larger calls are replayed with fewer sequences
 CALLS = 3  # with lists of their own; the first is not counted

@@ -22,7 +22,7 @@ from workloads.facts import PROVENANCES, Fact
 
 FILE = Path(__file__).with_name("costs.toml")
 GROUP = "kernel"  # paths are kernel.FAMILY.KEY
-TIMES = ("startup", "drain", "tile")
+TIMES = ("startup", "drain", "tile", "code")
 SHARES = ("efficiency",)
 KEYS = (*TIMES, *SHARES)
 ALL = "all"  # of a family: as another family is throughout
@@ -54,10 +54,13 @@ class Costs(TypedDict):
     tile_ps: int
 
 
-def of(family: str) -> Costs:
-    """What blocks and tiles of a family cost, 0 where nothing is known."""
-    startup, drain, tile = (parse_time(_value(f"{GROUP}.{family}.{key}", "0 ps")) for key in TIMES)
-    return Costs(startup_ps=startup, drain_ps=drain, tile_ps=tile)
+def of(family: str, *, among_others: bool = False) -> Costs:
+    """What blocks and tiles of a family cost, 0 where nothing is known.
+
+    among_others  the kernel's code has to come from memory
+    """
+    startup, drain, tile, code = (parse_time(_value(f"{GROUP}.{family}.{key}", "0 ps")) for key in TIMES)
+    return Costs(startup_ps=startup + code * among_others, drain_ps=drain, tile_ps=tile)
 
 
 def flops_of(family: str, flops: int) -> int:

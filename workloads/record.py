@@ -66,7 +66,8 @@ class ListSink:
 class Recorder:
     """Declares regions and launches kernels; every kernel waits for the one before it, on stream 0.
 
-    families  of the kernels so far
+    families      of the kernels so far
+    among_others  kernels are those of a whole step, whose weights push the code of each out of the caches
     """
 
     def __init__(self, sink: Sink, device: str = "meta") -> None:
@@ -74,6 +75,7 @@ class Recorder:
         self.device = torch.device(device)
         self.step = 0
         self.families: set[str] = set()
+        self.among_others = False
         self._regions: list[RegionHandle] = []
         self._kernels = 0
         self._inside = False
@@ -147,7 +149,7 @@ class Recorder:
             waits_for=(self._kernels - 1,) if self._kernels else (),
             blocks=blocks,
             partial_region=-1 if partial is None else partial.region.id,
-            **costs.of(cost or family),
+            **costs.of(cost or family, among_others=self.among_others),
             **{**vars(shape), "flops_per_tile": costs.flops_of(cost or family, shape.flops_per_tile)},
         )
         self.families.add(cost or family)

@@ -122,6 +122,7 @@ def declare(
     """Regions of all layers beside their attention, and around them, for `batch` x `draft` tokens."""
     w = model.weights
     assert w is not None, f"{model.name} has no weights"
+    recorder.among_others = True
     shared = Shared(recorder, batch * draft, draft)
     table, last = matrices.of_outer(w)
     outer = head.declare(shared, w, table, last, units, weights_dtype)
