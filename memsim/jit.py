@@ -22,6 +22,8 @@ from typing import Any
 import numba
 from numba.core.types import unliteral
 
+from memsim.errors import reason
+
 COMPILED_SOURCES = ("rules.py", "fast_*.py", "plan_*.py")
 _MARK = "compiled"
 
@@ -92,7 +94,7 @@ class _Cache:
             self._tell("not written", fault)
 
     def _tell(self, what: str, fault: Exception) -> None:
-        print(f"memsim: kernel cache {what} ({fault}); delete {CACHE_FOLDER}", file=sys.stderr)
+        print(f"memsim: kernel cache {what} ({reason(fault)}); delete {CACHE_FOLDER}", file=sys.stderr)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)

@@ -115,6 +115,8 @@ class InitiatorTable(Table):
     launch_gap: Gap = _key("slower")
     graph_launch: Gap = _key("slower")
     dispatch: Gap | None = _option("slower")
+    tags: Tags | None = _option("faster")
+    credits: Tags | None = _option("faster")
     setup: Gap | None = _option("slower")
     work_latency: Gap | None = _option("slower")
     wake: Gap | None = _option("slower")

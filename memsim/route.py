@@ -159,6 +159,8 @@ def _initiator(name: str, table: InitiatorTable) -> Initiator:
         wake_ps=_or_none(table.wake),
         dispatch_ps=_or_none(table.dispatch),
         posts=table.writes == "posted",
+        tags=_or_none(table.tags),
+        credits=_or_none(table.credits),
         port_mbps=(_or_none(table.port), _or_none(table.port_write or table.port)),
     )
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from memsim.errors import TraceError, nearest
+from memsim.errors import TraceError, nearest, reason
 from memsim.trace import SPREADS, Accesses, Int64s, Kernel, Region
 from memsim.trace_schema import (
     ACCESS,
@@ -215,7 +215,9 @@ def _refuse_other_files(path: str) -> None:
             f"{path}: no permission to read it; expected a readable trace; change its mode"
         ) from None
     except (OSError, ValueError) as error:
-        raise TraceError(f"{path}: cannot be read ({error}); expected a trace file; check the path") from None
+        raise TraceError(
+            f"{path}: cannot be read ({reason(error)}); expected a trace file; check the path"
+        ) from None
     if not head:
         raise TraceError(f"{path}: is empty (0 bytes); expected a trace; record it again")
     if head != MAGIC:
