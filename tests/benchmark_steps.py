@@ -1,7 +1,7 @@
 """What whole steps and commands take, the bars beside: `python tests/benchmark_steps.py [ROWS]`.
 
-Traces are recorded into a folder that goes away. Times are of the processor, but for the first replay, which two
-cores share. The trace of many rows has 100 million, or ROWS.
+Traces are recorded into a folder that goes away. Times are of the processor, but for the first replay, which
+two cores share. The trace of many rows has 100 million, or ROWS.
 """
 
 from __future__ import annotations
