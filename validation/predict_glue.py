@@ -17,7 +17,7 @@ from memsim.system import System
 from validation.figures_rows import Row
 from validation.predict_kernels import layer as alone
 from validation.predict_recorded import Recorded, Turn, in_a_row, record, rotating
-from validation.predict_script import Bench, Job, count
+from validation.predict_script import Bench, Job, Recipe, count
 from workloads import append, delta_rule, experts, kda, linear, pointwise
 from workloads.activations import Rows, declare, row_launch, rowwise
 from workloads.feed_forward import scaled
@@ -260,5 +260,7 @@ PARTS: dict[str, tuple[Part, int]] = {
     "glue.quantise": (quantise, 1),
     "inner.heads": (heads, 1),
 }
-RECIPES = {name: partial(recipe, part, calls=calls) for name, (part, calls) in PARTS.items()}
+RECIPES: dict[str, Recipe] = {
+    name: partial(recipe, part, calls=calls) for name, (part, calls) in PARTS.items()
+}
 RECIPES |= {"inner.mla": attention}

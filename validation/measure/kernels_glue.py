@@ -253,10 +253,9 @@ def make_quantise(point: Point, arena: Arena) -> Made:
     x = arena.normal(tokens, width)
     coded = arena.room(tokens, width, dtype=torch.float8_e4m3fn)
     scales = arena.room(width // CODED, -(-tokens // 4) * 4, dtype=torch.float32).T[:tokens]
-    call = functools.partial(
-        *(torch.ops._C.per_token_group_fp8_quant, x, coded, scales, CODED, 1e-10, -CODED_MOST, CODED_MOST),
-        *(False, False, False),
-    )
+    limits = (CODED, 1e-10, -CODED_MOST, CODED_MOST)
+    kernel = torch.ops._C.per_token_group_fp8_quant
+    call = functools.partial(kernel, x, coded, scales, *limits, False, False, False)
 
     def found() -> torch.Tensor:
         return (coded.float().view(tokens, -1, CODED) * scales[:, :, None]).flatten(1)
