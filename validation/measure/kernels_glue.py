@@ -98,9 +98,8 @@ def make_router(point: Point, arena: Arena) -> Made:
     read, written = tokens * experts * 2 + experts * 4, tokens * k * 12
     if point["kind"] == "grouped":
         scores = arena.normal(tokens, experts, dtype=torch.float32)
-        chosen = functools.partial(
-            *(torch.ops._moe_C.grouped_topk, scores, GROUPS, GROUPS_USED, k, True, ROUTED_SCALE, bias, 1)
-        )
+        grouped = torch.ops._moe_C.grouped_topk
+        chosen = functools.partial(grouped, scores, GROUPS, GROUPS_USED, k, True, ROUTED_SCALE, bias, 1)
         return Made(chosen, tokens * experts * 4 + experts * 4, tokens * k * 8)
     kernel = torch.ops._moe_C.topk_sigmoid if point["kind"] == "sigmoid" else torch.ops._moe_C.topk_softmax
     call = functools.partial(kernel, scale, ids, rows, logits, True, bias)
@@ -209,9 +208,8 @@ def make_align(point: Point, arena: Arena) -> Made:
     order = arena.room(most, dtype=torch.int32)
     owners = arena.room(-(-most // block), dtype=torch.int32)
     padded = arena.room(1, dtype=torch.int32)
-    call = functools.partial(
-        *(torch.ops._moe_C.moe_align_block_size, ids, experts, block, order, owners, padded, None)
-    )
+    align = torch.ops._moe_C.moe_align_block_size
+    call = functools.partial(align, ids, experts, block, order, owners, padded, None)
     return Made(call, 2 * ids.numel() * 4, (most + owners.numel() + 1) * 4)
 
 
