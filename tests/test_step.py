@@ -10,11 +10,15 @@ from memsim.errors import UsageError
 from memsim.recording import record
 from memsim.simulate import replay
 from memsim.trace_check import check_trace
+from memsim.trace_read import open_trace
+from workloads import costs, experts, linear
 from workloads import step as whole_step
+from workloads.activations import declare
 from workloads.decode import record_step
 from workloads.kinds import kernels_of
 from workloads.models import get_model, model_names, parameters
 from workloads.models.load import Changes
+from workloads.models.matrices import Matrix
 from workloads.record import ListSink, Recorder
 from workloads.run import Run
 
@@ -190,3 +194,30 @@ def test_both_engines_replay_a_step_with_drafts(case, tmp_path):
 def test_what_drafts_refuse(model, options, wrong, tmp_path):
     with pytest.raises(UsageError, match=wrong):
         record(model, 128, tmp_path / "step.parquet", **options)
+
+
+def test_what_code_takes_to_come_counts_in_whole_steps_alone(tmp_path):
+    paths = {part: tmp_path / f"{part}.parquet" for part in ("attention", "step")}
+    with costs.tried({"kernel.mla.code": "7 us"}):
+        for part, path in paths.items():
+            record_step("kimi-linear", 4096, part=part, out=path)
+    found = {}
+    for part, path in paths.items():
+        launched = (kernel for kernel, _ in open_trace(path).kernels())
+        found[part] = {kernel.startup_ps for kernel in launched if kernel.family == "mla"}
+    assert {ps + 7_000_000 for ps in found["attention"]} == found["step"]
+
+
+def test_pairs_that_are_not_brought_together_have_blocks_of_their_own():
+    """Two tokens that choose the same eight experts: sixteen pairs, not eight experts, read weights."""
+    sink = ListSink()
+    recorder, tokens, active = Recorder(sink, "meta"), 2, 8
+    made = linear.declare(recorder, 0, Matrix("x", 128, 256, 256), "bf16", 132, tokens)
+    x, out = declare(recorder, "in", tokens, 256), declare(recorder, "out", tokens * active, 128)
+    lookup = recorder.region("lookup", "activation", -1, tokens * active, 4, "int32")
+    ids = np.tile(np.arange(active), (tokens, 1))
+    for aligned in (False, True):
+        chosen = experts.chosen_of(ids, 256)
+        experts.grouped(recorder, 0, made, x, lookup, out.handle, chosen, first=True, aligned=aligned)
+    apart, together = (kernel.blocks for kernel in sink.kernels)
+    assert apart == 2 * together
