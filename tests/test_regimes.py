@@ -14,7 +14,7 @@ import pytest
 
 from memsim.result import FamilyTotals
 from memsim.simulate import replay
-from workloads import kernel_options, single
+from workloads import costs, kernel_options, single
 
 FIXED = {"launch", "latency", "block start-up", "tile overhead"}  # neither bytes nor arithmetic
 
@@ -65,7 +65,10 @@ def test_states_that_stay_in_the_cache_do_not_wait_for_hbm(tmp_path):
 
 
 def test_a_combine_pass_takes_as_long_as_its_splits(tmp_path):
-    """As a profiler sees them on an H200 (FlashMLA of vLLM 0.22.0): from the attention's end to its own."""
+    """As a profiler sees them on an H200 (FlashMLA of vLLM 0.22.0): from the attention's end to its own. One
+    layer's calls in a row find their code in the caches: what its coming from memory takes is taken off.
+    """
+    start_ps = costs.of("mla-combine")["startup_ps"]
     for context, splits, measured_us in ((3072, 48, 10.8), (12_288, 96, 20.7), (16_384, 128, 28.1)):
         combine = replayed(tmp_path, "mla", context=context, heads=16)["mla-combine"]
-        assert combine.time_ps / 1e6 == pytest.approx(measured_us, rel=0.05), splits
+        assert (combine.time_ps - start_ps) / 1e6 == pytest.approx(measured_us, rel=0.05), splits
