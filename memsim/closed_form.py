@@ -124,7 +124,8 @@ def round_trip_ps(way: Way, nbytes: int, span_bytes: int, begin: int = 0) -> int
     moved, span_bytes = _moved(way, nbytes), _moved(way, span_bytes)
     if way.stored:
         cache = way.system.cache
-        return max(_port_ps(way, nbytes), -(-nbytes * MILLION // cache.mbps[1]) + cache.latency_ps)
+        pushed_ps = way.holder.latency_ps[1]  # of the line that makes room
+        return max(_port_ps(way, nbytes), -(-nbytes * MILLION // cache.mbps[1]) + cache.latency_ps, pushed_ps)
     total_ps = _answer_ps(way, nbytes, span_bytes)
     for hop in way.hops[begin:]:
         link = way.system.links[hop.link]
@@ -202,7 +203,7 @@ def needed_bytes(way: Way) -> int:
 def limits(way: Way, nbytes: int = 0, span_bytes: int = 0) -> Iterator[Limit]:
     """What limits the requests in flight, those of a stream if no size is given: the units' bytes first."""
     nbytes, span = nbytes or way.request_bytes, span_bytes or way.span_bytes
-    requests = way.runner.units * max(1, way.runner.unit_outstanding_bytes // nbytes)
+    requests = way.runner.units * max(1, way.runner.lent_bytes(way.runner.units) // nbytes)
     yield Limit(f"{way.runner.name} bytes in flight", requests, nbytes, round_trip_ps(way, nbytes, span))
     for number, hop in enumerate(way.hops):
         link = way.system.links[hop.link]
