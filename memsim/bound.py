@@ -7,7 +7,7 @@ after another is bound by that serial chain.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,7 +63,7 @@ class Again:
 
 
 def segments_again(
-    trace: Trace,
+    segments: Iterable[Segment],
     system: System,
     memory: Memory,
     options: ReplayOptions,
@@ -71,14 +71,15 @@ def segments_again(
     plan: Plan | None = None,
     whole: bool = True,
 ) -> Iterator[Again]:
-    """The segments of a trace that hold certain kernels.
+    """The segments that hold certain kernels.
 
+    segments  those of a trace, or of these the ones that hold them
     wanted  family -> id of its kernel;  plan  see build_program
     whole   false: long scans are cut short (`segments.shortened`), where only ratios of times count
     """
     family_of = {kernel: family for family, kernel in wanted.items()}
     found = 0
-    for segment in split(trace.kernels(), home=lambda kernel: home_of(kernel, options.run_on)):
+    for segment in segments:
         places = {family_of[k.id]: i for i, (k, _) in enumerate(segment.launches) if k.id in family_of}
         if places:
             if not whole:
@@ -135,17 +136,22 @@ def _short(
     return short, Planned(found)
 
 
+def segments_of(trace: Trace, options: ReplayOptions) -> Iterator[Segment]:
+    """The segments of a trace, in order."""
+    return split(trace.kernels(), home=lambda kernel: home_of(kernel, options.run_on))
+
+
 def find_bounds(
-    trace: Trace,
+    segments: Iterable[Segment],
     system: System,
     memory: Memory,
     options: ReplayOptions,
     longest: Mapping[str, int],
     plan: Plan | None = None,
 ) -> dict[str, Bound]:
-    """Bound of each family. longest: family -> id of its longest kernel; plan: see build_program."""
+    """Bound of each family. segments, plan: see segments_again; longest: family -> id of its kernel."""
     bounds: dict[str, Bound] = {}
-    for again in segments_again(trace, system, memory, options, longest, plan, whole=False):
+    for again in segments_again(segments, system, memory, options, longest, plan, whole=False):
         bounds |= _bounds_of_segment(again)
     return bounds
 

@@ -20,6 +20,9 @@ from memsim.translation_plan import LEVELS, TranslationPlan
 
 # Columns of shares.
 HIT_PPM, DIRTY_PPM, WALK1_PPM, WALK2_PPM = range(4)
+# What pushes out is told in steps of 0.1%: half of one moves a scan no more than drawing other requests does
+# (0.1 to 0.2%), and scans that differ by less are equal, so that they are replayed only once.
+DIRTY_STEP_PPM = 1000
 
 
 class CachePlan:
@@ -41,7 +44,7 @@ class CachePlan:
         home  the initiator that runs it
 
         HIT_PPM    of a million requests to tiers behind the cache, those whose lines are in it
-        DIRTY_PPM  of a million of those whose lines are not, those that push out a dirty one
+        DIRTY_PPM  of a million of those whose lines are not, those that push out a dirty one, in whole steps
         WALK1_PPM, WALK2_PPM  of a million requests to tiers with translation, those that miss a level
         """
         shares = np.zeros((len(accesses.block), WALK2_PPM + 1), np.int64)
@@ -51,6 +54,8 @@ class CachePlan:
             totals = np.zeros((len(shares), 3), np.int64)
             add_up(self._cached.seen.parts, count, totals)
             rate(totals, shares)
+            shares[:, DIRTY_PPM] += DIRTY_STEP_PPM // 2
+            shares[:, DIRTY_PPM] -= shares[:, DIRTY_PPM] % DIRTY_STEP_PPM
             shares[:, WALK1_PPM : WALK1_PPM + LEVELS] = self._translation.shares(kernel, accesses)
         return shares
 

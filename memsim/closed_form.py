@@ -207,7 +207,8 @@ def limits(way: Way, nbytes: int = 0, span_bytes: int = 0) -> Iterator[Limit]:
     yield Limit(f"{way.runner.name} bytes in flight", requests, nbytes, round_trip_ps(way, nbytes, span))
     for number, hop in enumerate(way.hops):
         link = way.system.links[hop.link]
-        credits, word = (link.credits, "credits") if way.write else (link.tags, "tags")
+        credits = way.system.most_packets(way.initiator, hop.link, way.write)
+        word = "credits" if way.write else "tags"
         if way.holder.commanded or not credits:
             continue
         requests = max(1, credits // _packets(way, _moved(way, nbytes), hop))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from memsim.curve import Curve, Found, Point, errors, rate_unit
 from memsim.errors import OutputError
+from memsim.output import check_writable
 from memsim.units import format_share
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def check(path: Path) -> None:
         raise OutputError(f"{path}: a picture is an SVG or a PNG; give a name that ends in .svg or .png")
     if not path.absolute().parent.is_dir():
         raise OutputError(f"{path}: there is no folder {path.parent}; create it first")
+    check_writable(path.absolute().parent)
     require_matplotlib()
 
 

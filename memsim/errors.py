@@ -74,6 +74,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"choose one of: {', '.join(names[:_MOST_NAMES])}{more}"
 
 
+def reason(error: Exception) -> str:
+    """Why a file could not be read or written, in the system's words without its number."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def cut(word: str, most: int = _MOST_CHARACTERS) -> str:
     """`word` as a message shows it: its beginning where it is long."""
     return word if len(word) <= most else f"{word[: most - 3]}..."

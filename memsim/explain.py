@@ -8,7 +8,7 @@ a resource, not hidden behind one whose turn comes later. docs/result.md states 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from memsim.bound import Again, segments_again
 from memsim.options import ReplayOptions
@@ -17,8 +17,8 @@ from memsim.progress import Progress
 from memsim.resources import FLIGHT, OUT_OF_THE_WAY, RATE, TENTH_MORE, Case, Resource, Scale
 from memsim.result import Explained, Part
 from memsim.rules import Memory
+from memsim.segments import Segment
 from memsim.system import System
-from memsim.trace import Trace
 
 _STEPS = 1000  # of a kernel's progress
 # More in flight than the latency needs makes blocks wait for each other's requests, so the best of these is
@@ -27,7 +27,7 @@ ENOUGH = tuple(Scale((1, 1), (times, 1)) for times in (1, 2, 4, 8, 16, 32, 64, 1
 
 
 def explain(
-    trace: Trace,
+    segments: Iterable[Segment],
     system: System,
     memory: Memory,
     options: ReplayOptions,
@@ -37,11 +37,11 @@ def explain(
 ) -> tuple[Explained, ...]:
     """The times of some kernels, the longest first.
 
-    wanted    family -> id of its kernel;  plan  see build_program
+    segments, plan  see bound.segments_again;  wanted  family -> id of its kernel
     progress  called with (done, all), in steps of no meaning
     """
     done: list[Explained] = []
-    for again in segments_again(trace, system, memory, options, wanted, plan):
+    for again in segments_again(segments, system, memory, options, wanted, plan):
         for family, place in again.places.items():
             division = _Division(again, place, progress, (len(done), len(wanted)))
             done.append(division.explained(family))

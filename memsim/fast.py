@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 
 import numpy as np
 
 from memsim import fast_loop, fast_ring
+from memsim.aside import Aside
 from memsim.errors import MemsimError
+from memsim.fast_first import compile_ring
 from memsim.fast_lone import tier_of_lone
 from memsim.fast_pack import pack_hardware, pack_work
 from memsim.fast_state import (  # fmt: skip
@@ -50,7 +53,7 @@ from memsim.rules import (  # fmt: skip
     TILE_ROWS,
     Memory,
 )
-from memsim.segments import split
+from memsim.segments import Segment, split
 from memsim.system import System
 from memsim.trace import Trace
 
@@ -59,6 +62,7 @@ _FIRST_REQUESTS = 4096  # table of requests in flight, doubled when it is too sm
 _MOST_REQUESTS = 1 << 26
 
 Memo = OrderedDict[bytes, Counts]
+Ended = Callable[[Segment, np.ndarray], None]
 
 
 def run(
@@ -68,12 +72,36 @@ def run(
     options: ReplayOptions,
     progress: Progress | None = None,
     plan: Plan | None = None,
+    ended: Ended | None = None,
 ) -> Outcome:
-    """Replay a trace. progress(kernels ended, kernels) is called as they end; plan: see build_program."""
-    if not is_compiled():
+    """Replay a trace.
+
+    progress  called with (kernels ended, kernels) as they end;  plan  see build_program
+    ended     called with each segment and the times of its kernels, launch gaps included, int64[kernels] [ps]
+    """
+    cold = not is_compiled()
+    if cold:
         print("memsim: compiling the engine, once after an install (10 to 20 s) ...", file=sys.stderr)
+    with Aside("memsim.fast_first", "compile_loop", wanted=cold and plan is not None) as loop:
+        total = _run(trace, system, memory, options, progress, plan, ended, loop)
+    mark_compiled()
+    return total
+
+
+def _run(
+    trace: Trace,
+    system: System,
+    memory: Memory,
+    options: ReplayOptions,
+    progress: Progress | None,
+    plan: Plan | None,
+    ended: Ended | None,
+    loop: Aside,
+) -> Outcome:
+    """`run`; loop: the process that compiles the event loop while the first shares of the plan are made."""
     hardware = pack_hardware(system, options)
     total = empty_outcome(trace.kernel_count, len(trace.regions), len(system.tiers), len(system.links))
+    gap_ps = np.array([runner.launch_gap_ps for runner in system.initiators], np.int64)
     memo: Memo = OrderedDict()
     begin_ps, done = 0, 0
     for segment in split(trace.kernels(), home=lambda kernel: home_of(kernel, options.run_on)):
@@ -83,6 +111,7 @@ def run(
         )  # fmt: skip
         check_times(program, memory, system, options.quantum_bytes, begin_ps)
         regions, program, local = localize(program, memory)
+        loop.join(compile_ring)
         counts = _replay_once(hardware, program, local, system, memo)
         add_segment(total, counts, done, regions, begin_ps)
         total.initiator[done : done + len(segment.launches)] = program.initiator
@@ -90,7 +119,10 @@ def run(
         begin_ps += int(counts.kernels[:, END_PS].max())
         if progress is not None:
             progress(done, trace.kernel_count)
-    mark_compiled()
+        if ended is not None:
+            ended(
+                segment, counts.kernels[:, END_PS] - counts.kernels[:, START_PS] + gap_ps[program.initiator]
+            )
     return total
 
 

@@ -1,7 +1,7 @@
 """A machine and a program as the tables of the compiled loop (see fast_state).
 
 Servers: the channels of all tiers, the cache, two directions of each link, two walkers of each tier, two
-directions of each unit's port, the units (their arithmetic). Pools: the units, four
+directions of each unit's port, the units (their arithmetic). Pools: the units, for each initiator four
 of each link (tags and credits of routes that cross it outward from its first node, then of those that do
 from its second), the queues of all tiers.
 """
@@ -79,7 +79,7 @@ def _tiers(system: System, curve_at: Sequence[int]) -> Int64s:
     """Hardware.tiers; curve_at: where their tails begin, then their loaded latencies."""
     tiers = len(system.tiers)
     units = sum(initiator.units for initiator in system.initiators)
-    first_queue = units + 4 * len(system.links)
+    first_queue = units + 4 * len(system.links) * len(system.initiators)
     server_at = _starts([tier.channels for tier in system.tiers])
     rows = [
         _tier(
@@ -137,7 +137,8 @@ def _hop(system: System, initiator: int, hop: Hop, curve_at: Sequence[int], comm
     first_server = sum(tier.channels for tier in system.tiers) + 2 + 2 * hop.link
     outward = 0 if hop.flipped else 1
     ways = (1 - outward, outward)  # inward, outward
-    pool = NONE if commanded else units + 4 * hop.link + 2 * hop.flipped
+    mine = initiator * len(system.links) + hop.link
+    pool = NONE if commanded else units + 4 * mine + 2 * hop.flipped
     return [
         hop.link, hop.latency_ps, system.packet_bytes(initiator, hop.link), link.header_bytes,
         pool, outward, curve_at[hop.link], curve_at[hop.link + 1], system.back_ps(initiator, hop, True),
@@ -155,8 +156,10 @@ def _pools(system: System) -> Int64s:
         for initiator in system.initiators
         for _ in range(initiator.units)
     ]
-    for i, link in enumerate(system.links):
-        pools += [(link.tags or _NO_LIMIT, first_tags + i), (link.credits or _NO_LIMIT, first_tags + i)] * 2
+    for initiator in range(len(system.initiators)):
+        for link in range(links):
+            both = (system.most_packets(initiator, link, write) or _NO_LIMIT for write in (False, True))
+            pools += [(most, first_tags + link) for most in both] * 2
     pools += [(tier.queue_depth, i) for i, tier in enumerate(system.tiers)]
     return np.array([(size, size, NONE, NONE, place) for size, place in pools], np.int64)
 

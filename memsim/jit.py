@@ -22,6 +22,8 @@ from typing import Any
 import numba
 from numba.core.types import unliteral
 
+from memsim.errors import reason
+
 COMPILED_SOURCES = ("rules.py", "fast_*.py", "plan_*.py")
 _MARK = "compiled"
 
@@ -92,18 +94,20 @@ class _Cache:
             self._tell("not written", fault)
 
     def _tell(self, what: str, fault: Exception) -> None:
-        print(f"memsim: kernel cache {what} ({fault}); delete {CACHE_FOLDER}", file=sys.stderr)
+        print(f"memsim: kernel cache {what} ({reason(fault)}); delete {CACHE_FOLDER}", file=sys.stderr)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)
 
 
 def jit(function: Callable[..., Any]) -> Any:
-    """Compile a function that Python calls."""
+    """Compile a function that Python calls, too; inside compiled code it is as `inner` makes it."""
     compiled = numba.njit(cache=True, **_OPTIONS)(function)
     if hasattr(compiled, "_cache"):  # not where NUMBA_DISABLE_JIT leaves the function as it is
         compiled._cache = _Cache(compiled._cache)
-    return _compiled_once(compiled)
+        within = inner(function)
+        compiled.get_call_template, compiled.get_overload = within.get_call_template, within.get_overload
+    return compiled
 
 
 _INNER: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
@@ -130,6 +134,11 @@ def _compiled_once(compiled: Any) -> Any:
             [plain(each) for each in args], {name: plain(each) for name, each in kws.items()}
         )
     return compiled
+
+
+def cache_is_kept() -> bool:
+    """Whether other processes find what this one compiles."""
+    return CACHE_FOLDER.is_relative_to(cache_root())
 
 
 def is_compiled() -> bool:

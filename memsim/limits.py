@@ -49,6 +49,8 @@ def check_times(program: Program, memory: Memory, system: System, quantum_bytes:
                 f"{system.name}: tier '{tier.name}' has {tier.channels} channels and loaded latencies; "
                 "expected one of the two: load shows in queues of channels, or one channel takes the curve"
             )
+    if begin_ps + _at_most_ps(program, memory, system, quantum_bytes) < MAX_PS:
+        return
     longest_ps = begin_ps + longest_time_ps(program, memory, system, quantum_bytes)
     if longest_ps > MAX_PS:
         raise UsageError(
@@ -57,34 +59,63 @@ def check_times(program: Program, memory: Memory, system: System, quantum_bytes:
         )
 
 
+def _at_most_ps(program: Program, memory: Memory, system: System, quantum_bytes: int) -> float:
+    """No less than longest_time_ps, and quickly: all ops are one, which goes to every place in use."""
+    region, rows = program.ops.table[:, rules.REGION], program.ops.table[:, rules.ROWS].astype(np.float64)
+    one = np.ones(1, np.int64)
+    nbytes = np.dot(rows, memory.regions[region, rules.ROW_BYTES]) * one
+    requests = 4 * rows.sum() + nbytes / _smallest(memory, system, quantum_bytes)
+    every = Demand(requests, nbytes, one, 0 * one, one, one)
+    served_ps = [
+        np.sum(_places_ps(every, system, initiator, _tiers_in_use(memory)))
+        for initiator in np.unique(program.initiator).tolist()
+    ]
+    return _worked_ps(program, rows.sum()) + float(sum(served_ps))
+
+
 def longest_time_ps(program: Program, memory: Memory, system: System, quantum_bytes: int) -> float:
     """Upper bound of a program's time: nothing overlaps, and every op goes to the slowest place in use."""
-    used = np.unique(memory.shares[:, rules.TIER]).tolist()
-    smallest = min(
-        system.largest_request(initiator, tier, write, quantum_bytes)
-        for initiator in range(len(system.initiators))
-        for tier in used or [0]
-        for write in (False, True)
-    )
-    demand = _demand(program, memory, smallest)
+    used = _tiers_in_use(memory)
+    demand = _demand(program, memory, _smallest(memory, system, quantum_bytes))
     runner = np.repeat(program.initiator, np.diff(program.op_at[program.block_at]))
-    total_ps = _worked_ps(program)
+    tiles = -(-program.ops.table[:, rules.ROWS] // program.ops.table[:, rules.TILE_ROWS])
+    total_ps = _worked_ps(program, tiles.sum(dtype=np.float64))
     for initiator in np.unique(runner).tolist():
         here = Demand(*(column[runner == initiator] for column in demand))
-        places_ps = [_cache_ps(here, system)]
-        total_ps += _port_ps(here, system, initiator, used)
-        for number in used:
-            tier, route = system.tiers[number], system.routes[initiator][number]
-            hops_ps = [_hop_ps(here, system, initiator, hop, tier.unit_bytes) for hop in route]
-            served_ps = _tier_ps(here, tier)
-            if initiator == 0 and not route:  # behind the cache
-                passed_ps = _cache_ps(here, system, tier.unit_bytes)
-                served_ps = passed_ps + served_ps * (1 - here.writes + here.pushes)
-            if initiator == 0:
-                served_ps = served_ps + _walks_ps(here, tier)
-            places_ps.append(sum(hops_ps, served_ps))
-        total_ps += float(np.max(places_ps, axis=0).sum())
+        port_ps, *places_ps = _places_ps(here, system, initiator, used)
+        total_ps += float(port_ps.sum() + np.max(places_ps, axis=0).sum())
     return total_ps
+
+
+def _tiers_in_use(memory: Memory) -> list[int]:
+    tiers: list[int] = np.unique(memory.shares[:, rules.TIER]).tolist()
+    return tiers
+
+
+def _smallest(memory: Memory, system: System, quantum_bytes: int) -> int:
+    """Bytes of the smallest of all largest requests."""
+    return min(
+        system.largest_request(initiator, tier, write, quantum_bytes)
+        for initiator in range(len(system.initiators))
+        for tier in _tiers_in_use(memory) or [0]
+        for write in (False, True)
+    )
+
+
+def _places_ps(demand: Demand, system: System, initiator: int, tiers: list[int]) -> list[Floats]:
+    """Time of ops at their ports; then, where all their rows lie, at the cache and on the way to a tier."""
+    places_ps = [_port_ps(demand, system, initiator, tiers), _cache_ps(demand, system)]
+    for number in tiers:
+        tier, route = system.tiers[number], system.routes[initiator][number]
+        hops_ps = [_hop_ps(demand, system, initiator, hop, tier.unit_bytes) for hop in route]
+        served_ps = _tier_ps(demand, tier)
+        if initiator == 0 and not route:  # behind the cache
+            passed_ps = _cache_ps(demand, system, tier.unit_bytes)
+            served_ps = passed_ps + served_ps * (1 - demand.writes + demand.pushes)
+        if initiator == 0:
+            served_ps = served_ps + _walks_ps(demand, tier)
+        places_ps.append(sum(hops_ps, served_ps))
+    return places_ps
 
 
 def _demand(program: Program, memory: Memory, quantum_bytes: int) -> Demand:
@@ -126,12 +157,12 @@ def _cache_ps(demand: Demand, system: System, unit_bytes: int = 1) -> Floats:
     return moved_bytes * 1e6 / min(cache.mbps) + demand.requests * (cache.latency_ps + 1)
 
 
-def _port_ps(demand: Demand, system: System, initiator: int, tiers: list[int]) -> float:
+def _port_ps(demand: Demand, system: System, initiator: int, tiers: list[int]) -> Floats:
     """Time of ops at the ports of units, all of them at the slower one."""
     rates = [rate for rate in system.initiators[initiator].port_mbps if rate]
     unit_bytes = max((system.tiers[number].unit_bytes for number in tiers), default=1)
     moved_bytes = demand.nbytes + 2 * demand.requests * unit_bytes
-    return float((moved_bytes * 1e6 / min(rates) + demand.requests).sum()) if rates else 0.0
+    return moved_bytes * 1e6 / min(rates) + demand.requests if rates else 0 * demand.nbytes
 
 
 def _tier_ps(demand: Demand, tier: Tier) -> Floats:
@@ -172,12 +203,11 @@ def _least_share(link: Link, span_bytes: np.ndarray) -> Floats:
     return least
 
 
-def _worked_ps(program: Program) -> float:
-    """Launches, start-up and drain of all blocks, and work of all tiles, one after another."""
-    tiles = -(-program.ops.table[:, rules.ROWS] // program.ops.table[:, rules.TILE_ROWS])
+def _worked_ps(program: Program, tiles: float) -> float:
+    """Launches, start-up and drain of all blocks, and work of so many tiles, one after another."""
     slowest_ps = (program.flops * 1e6 / program.mflops + program.work_ps + program.tile_ps + 1).max(initial=0)
     blocks = np.diff(program.block_at)
     own_ps = np.maximum(program.startup_ps + program.drain_ps, program.idle_ps)
     around = blocks * (program.dispatch_ps + own_ps + 1.0)
     launched_ps = program.launch_ps.sum(dtype=np.float64)
-    return float(launched_ps + around.sum() + tiles.sum(dtype=np.float64) * slowest_ps)
+    return float(launched_ps + around.sum() + tiles * slowest_ps)

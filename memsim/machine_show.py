@@ -39,7 +39,17 @@ SAME_AS = {
     "port_write": "port",
 }
 NO_LIMIT = "no limit"
-LIMITS = ("request", "port", "read_iops", "write_iops", "queue_depth", "tags", "credits", "payload")
+LIMITS = (
+    "request",
+    "port",
+    "power_bandwidth",
+    "read_iops",
+    "write_iops",
+    "queue_depth",
+    "tags",
+    "credits",
+    "payload",
+)
 DEFAULTS = {
     **{"devices": "1", "copies": "1", "header": "0 B", "write_buffer": "0 B"},
     **dict.fromkeys(("dispatch", "setup", "turnaround", "wake", "work_latency"), "0 s"),

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from memsim.errors import OutputError
+from memsim.errors import OutputError, reason
 
 
 def named(text: str) -> Path:
@@ -38,6 +38,9 @@ def check_writable(directory: Path) -> None:
                 raise OutputError(f"{directory}: {folder} is a file; give a path of folders")
         if not os.access(folder, os.W_OK | os.X_OK):
             raise OutputError(f"{directory}: no right to write in {folder}; choose another folder")
+        probe = folder / f".memsim-{uuid.uuid4().hex}.part"  # rights are not all: /proc takes no folders
+        probe.mkdir()
+        probe.rmdir()
 
 
 def write_files(directory: Path, texts: Mapping[str, str]) -> None:
@@ -72,5 +75,4 @@ def _worded(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"{directory}: cannot be written: {reason}; choose another folder") from None
+        raise OutputError(f"{directory}: cannot be written: {reason(error)}; choose another folder") from None

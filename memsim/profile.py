@@ -76,6 +76,18 @@ def read_table(path: Path) -> dict[str, Any]:
         raise ProfileError(f"{path}: nested too deeply; expected tables of numbers, [GROUP.NAME]") from None
 
 
+def lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """A machine file and all that it extends, nearest first, each with what it says by itself."""
+    found = []
+    base: str | None = ""
+    while base is not None:
+        path = _base_path(path, base) if base else path
+        table = _read(path)
+        found.append((path.resolve(), table))
+        base = table.get("extends")
+    return found
+
+
 def locate(machine: str | Path) -> Path:
     """The file of a machine given by name or path; ProfileError for a name that is not known."""
     if isinstance(machine, Path) or "/" in machine or os.sep in machine or machine.endswith(".toml"):

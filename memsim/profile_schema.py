@@ -116,6 +116,8 @@ class InitiatorTable(Table):
     launch_gap: Gap = _key("slower")
     graph_launch: Gap = _key("slower")
     dispatch: Gap | None = _option("slower")
+    tags: Tags | None = _option("faster")
+    credits: Tags | None = _option("faster")
     setup: Gap | None = _option("slower")
     work_latency: Gap | None = _option("slower")
     wake: Gap | None = _option("slower")
@@ -124,6 +126,7 @@ class InitiatorTable(Table):
     bf16: Arithmetic | None = _option("faster")
     fp8: Arithmetic | None = _option("faster")
     fp32: Arithmetic | None = _option("faster")
+    power_bandwidth: Bandwidth | None = _option("faster")
 
 
 class CacheTable(Table):

@@ -14,8 +14,9 @@ import numpy as np
 from memsim.errors import UsageError
 from memsim.rules import GATHER_AT, Ops
 from memsim.system import MILLION, Initiator, System
-from memsim.trace import EACH, EVEN, Accesses, Kernel
+from memsim.trace import EACH, EVEN, MAX_FLOPS, Accesses, Kernel
 
+MATRIX = ("bf16", "fp8")  # units of arithmetic that run at the power limit
 UNIT_SHARES = 720_720  # a unit in shares: divisible by every occupancy up to 16
 
 Int64s = np.ndarray
@@ -54,6 +55,7 @@ class Program(NamedTuple):
     tiles        tiles that a block has outstanding at most
     in_order     0 / 1
     flops, mflops   arithmetic of a worked tile, and the unit's rate for it
+    read_flops   of `flops`, those whose power goes into what the tile brings in
     work_ps      what a worked tile takes after its arithmetic
     tile_ps      what a worked tile takes then, one of a block after another
     withheld     bytes that its units do not lend to the kernel (Initiator.lent_bytes)
@@ -75,6 +77,7 @@ class Program(NamedTuple):
     in_order: Int64s
     flops: Int64s
     mflops: Int64s
+    read_flops: Int64s
     work_ps: Int64s
     tile_ps: Int64s
     withheld: Int64s
@@ -115,6 +118,11 @@ def build_program(
         for (kernel, accesses), home in zip(launches, homes, strict=True)
     ]
     tailed = any(tier.tail for tier in system.tiers)
+    mflops = [_rate(kernel, runner) for kernel, runner in zip(kernels, runners, strict=True)]
+    powered = [
+        _read_flops(kernel, accesses, row_bytes, rate, runner.power_mbps)
+        for (kernel, accesses), rate, runner in zip(launches, mflops, runners, strict=True)
+    ]
     return Program(
         initiator=_ints(homes),
         number=_ints(k.id if tailed else 0 for k in kernels),
@@ -128,8 +136,9 @@ def build_program(
         unit_shares=_ints(max(1, UNIT_SHARES // k.blocks_per_unit) for k in kernels),
         tiles=_ints(k.tiles_in_flight for k in kernels),
         in_order=_ints(k.retire == "in_order" for k in kernels),
-        flops=_ints(k.flops_per_tile for k in kernels),
-        mflops=_ints(_rate(k, runner) for k, runner in zip(kernels, runners, strict=True)),
+        flops=_ints(k.flops_per_tile + more for k, more in zip(kernels, powered, strict=True)),
+        mflops=_ints(mflops),
+        read_flops=_ints(powered),
         work_ps=_ints(runner.work_latency_ps for runner in runners),
         tile_ps=_ints(k.tile_ps for k in kernels),
         withheld=_ints(
@@ -171,6 +180,17 @@ def _rate(kernel: Kernel, initiator: Initiator) -> int:
     return rate
 
 
+def _read_flops(kernel: Kernel, accesses: Accesses, row_bytes: Int64s, mflops: int, power_mbps: int) -> int:
+    """FLOPs that the power of a tile's bytes would have done; blocks that share rows share their power."""
+    loads = accesses.worked & ~accesses.write
+    if not power_mbps or kernel.flops_unit not in MATRIX or not kernel.flops_per_tile or not loads.any():
+        return 0
+    rows = accesses.rows[loads].astype(np.float64)
+    row = float(rows @ row_bytes[accesses.region[loads]]) / float(rows.sum())
+    tile_bytes = min(kernel.tile_rows, int(rows.max())) * row / kernel.blocks_sharing
+    return min(MAX_FLOPS - kernel.flops_per_tile, round(tile_bytes * mflops / power_mbps))
+
+
 def _deal(
     kernel: Kernel, accesses: Accesses, row_bytes: Int64s, home: int, plan: Plan | None
 ) -> tuple[Ops, Int64s]:
@@ -179,35 +199,46 @@ def _deal(
     On the first initiator, which has the cache, rows that another block has fetched are hits.
     """
     shares = _shares(kernel, accesses, home, plan)
-    span = accesses.block_last - accesses.block + 1
-    source = np.repeat(np.arange(len(span)), span)  # access of each op
-    place = np.arange(len(source)) - np.repeat(np.cumsum(span) - span, span)  # its block's place in the run
-    even = accesses.spread[source] == EVEN
-    skipped, rows = _dealt_rows(accesses, source, place, span)
-    begin = np.where(even, skipped, 0)
-    rows = np.where(even, rows, accesses.rows[source])
-    block = accesses.block[source] + place
-    order = np.lexsort((source, block))
-    order = order[rows[order] > 0]
-    source, begin, rows, place, block = source[order], begin[order], rows[order], place[order], block[order]
-    gathered = accesses.gather_at[source] >= 0
-    worked = accesses.worked[source]
-    region = accesses.region[source]
+    source, place, begin, rows = _ops_by_block(kernel, accesses)
+    gathered, worked, region = accesses.gather_at[source], accesses.worked[source], accesses.region[source]
+    stride = accesses.stride[source]
     columns = (
         region,
         accesses.write[source],
         (accesses.spread[source] == EACH) & (place > 0) & (home == 0),
-        np.where(gathered, 0, accesses.first_row[source] + begin * accesses.stride[source]),
+        np.where(gathered >= 0, 0, accesses.first_row[source] + begin * stride),
         rows,
-        accesses.stride[source],
-        np.where(gathered, accesses.gather_at[source] + begin, -1),
+        stride,
+        np.where(gathered >= 0, gathered + begin, -1),
         np.where(worked, kernel.tile_rows, np.maximum(1, kernel.tile_bytes // row_bytes[region])),
         worked,
         accesses.dependent[source],
-        *shares[source].T,
     )
-    ops = Ops(np.stack([column.astype(np.int64) for column in columns], axis=1), accesses.gather_rows)
-    return ops, np.bincount(block, minlength=kernel.blocks).astype(np.int64)
+    table = np.empty((len(source), len(columns) + shares.shape[1]), np.int64)
+    for i, column in enumerate(columns):
+        table[:, i] = column
+    table[:, len(columns) :] = shares[source]
+    counts = np.bincount(accesses.block[source] + place, minlength=kernel.blocks).astype(np.int64)
+    return Ops(table, accesses.gather_rows), counts
+
+
+def _ops_by_block(kernel: Kernel, accesses: Accesses) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+    """Ops of a kernel in order: access, the block's place in the access's run, first row of the op, rows."""
+    span = accesses.block_last - accesses.block + 1
+    source = np.arange(len(span))
+    place = begin = np.zeros(len(span), np.int64)
+    rows = accesses.rows
+    if (span > 1).any():
+        source = np.repeat(source, span)
+        place = np.arange(len(source)) - np.repeat(np.cumsum(span) - span, span)
+        even = accesses.spread[source] == EVEN
+        skipped, dealt = _dealt_rows(accesses, source, place, span)
+        begin, rows = np.where(even, skipped, 0), np.where(even, dealt, accesses.rows[source])
+    block = accesses.block[source] + place
+    small = block.astype(np.uint16) if kernel.blocks <= 1 << 16 else block  # sorted by digits: twice as quick
+    order = np.argsort(small, kind="stable")
+    order = order[rows[order] > 0]
+    return source[order], place[order], begin[order], rows[order]
 
 
 def _shares(kernel: Kernel, accesses: Accesses, home: int, plan: Plan | None) -> Int64s:

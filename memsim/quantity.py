@@ -33,6 +33,9 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
 class Quantity(Table):
     """One number of the world: its value as written, how far it can be trusted, where it comes from.
 
@@ -88,8 +91,16 @@ class Quantity(Table):
             return self._written(1 if factor > 1 else 0)
         return self._written(max(1, int(self.number * Fraction(factor))))
 
+    def told(self, factor: Fraction | int) -> str:
+        """The same for people: "169 GB/s" where `scaled` writes 168666 MB/s; steps and points as they are."""
+        return self._told(self.scaled(factor))
+
     def _written(self, number: int) -> str:
         raise NotImplementedError
+
+    def _told(self, written: str) -> str:
+        """What a file would write, in units that people read."""
+        return written
 
 
 class Count(Quantity):
@@ -100,6 +111,9 @@ class Count(Quantity):
     def _written(self, number: int) -> str:
         return str(number)
 
+    def _told(self, written: str) -> str:
+        return f"{int(written):,}"
+
 
 class Size(Quantity):
     """Bytes."""
@@ -108,6 +122,13 @@ class Size(Quantity):
 
     def _written(self, number: int) -> str:
         return f"{number} B"
+
+    def _told(self, written: str) -> str:
+        number = units.parse_bytes(written)
+        if "iB" not in str(self.value):
+            return units.format_bytes(number)
+        step = min(len(_BINARY) - 1, max(0, number.bit_length() - 1) // 10)
+        return f"{number / 1024**step:.3g} {_BINARY[step]}"
 
 
 class AlignedSize(Size):
@@ -134,6 +155,9 @@ class Rate(Quantity):
     def _written(self, number: int) -> str:
         return f"{number} MB/s"
 
+    def _told(self, written: str) -> str:
+        return units.format_rate(units.parse_rate(written) * 10**6)
+
 
 class Time(Quantity):
     """Picoseconds."""
@@ -143,6 +167,9 @@ class Time(Quantity):
     def _written(self, number: int) -> str:
         return f"{number} ps"
 
+    def _told(self, written: str) -> str:
+        return units.format_time(units.parse_time(written))
+
 
 class Flops(Quantity):
     """10^6 FLOP/s."""
@@ -151,6 +178,9 @@ class Flops(Quantity):
 
     def _written(self, number: int) -> str:
         return f"{number} MFLOP/s"
+
+    def _told(self, written: str) -> str:
+        return f"{units.parse_flops(written) / 10**6:.3g} TFLOP/s"
 
 
 class Energy(Quantity):
@@ -184,6 +214,9 @@ class Share(Quantity):
     def scaled(self, factor: Fraction | int) -> str:
         """`factor` times the share, 1 at most."""
         return f"{float(min(Fraction(1), self.share * factor)):.12f}"
+
+    def _told(self, written: str) -> str:
+        return f"{float(written):.3g}"
 
 
 class Tail(Quantity):

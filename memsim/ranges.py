@@ -39,7 +39,7 @@ class Range:
     """A number that may lie anywhere from `low` to `high` times what it is.
 
     stated   whether the file says so; else the default
-    texts    the number at its low and its high end, as a file would write it
+    texts    the number at its low and its high end, in words
     """
 
     path: str
@@ -126,7 +126,7 @@ def _range_of(path: str, number: Quantity) -> Range | None:
     if number.provenance != "assumed":
         return None
     factor = Fraction(STEPS) if isinstance(number, AlignedSize) else FACTOR
-    texts = (number.scaled(1 / factor), number.scaled(factor))
+    texts = (number.told(1 / factor), number.told(factor))
     return Range(path, 1 / factor, factor, False, texts)
 
 

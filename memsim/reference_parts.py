@@ -219,7 +219,7 @@ class Machine:
     channels     [tier][channel];  queues, loads [tier];  walkers [tier][level]
     arithmetic   [initiator][unit];  unit_pools the same;  ports [initiator][unit][write]
     links        [link][direction]: towards its first node, away from it; one station if it is shared
-    link_pools   [link][flipped][write]: tags and credits of those who cross it outward in one of two ways
+    link_pools   [initiator][link][flipped][write]: its tags and credits on the two ways outward over a link
     """
 
     def __init__(self, env: simpy.Environment, system: System) -> None:
@@ -239,8 +239,14 @@ class Machine:
         ]
         self.links = [[Station()] * 2 if k.shared else [Station(), Station()] for k in system.links]
         self.link_pools = [
-            [[Pool(env, k.tags or NO_LIMIT), Pool(env, k.credits or NO_LIMIT)] for _ in range(2)]
-            for k in system.links
+            [
+                [
+                    [Pool(env, system.most_packets(i, k, w) or NO_LIMIT) for w in (False, True)]
+                    for _ in range(2)
+                ]
+                for k in range(len(system.links))
+            ]
+            for i in range(len(system.initiators))
         ]
         self.efficiency = [np.array(k.efficiency, np.int64).reshape(-1, 2) for k in system.links]
 
@@ -297,7 +303,8 @@ class Machine:
         """
         if self.system.tiers[request.tier].commanded:
             return None, 0
-        return self.link_pools[hop.link][hop.flipped][request.write], self.packets(request, hop.link)
+        pools = self.link_pools[request.block.initiator][hop.link][hop.flipped]
+        return pools[request.write], self.packets(request, hop.link)
 
     def booked_bytes(self, request: Request, hop: Hop, outward: bool) -> int:
         """Bytes that keep a link busy for one way of a request: headers and data, stretched."""
@@ -339,7 +346,8 @@ def count_waiting(machine: Machine, out: Outcome) -> None:
     out.waiting_ps[machine.cache] = _sum_ps(machine.cache_ways)
     for link, stations in enumerate(machine.links):
         out.waiting_ps[machine.cache + 1 + link] = _sum_ps(set(stations))
-        out.tags_waiting_ps[link] = _sum_ps(pool for way in machine.link_pools[link] for pool in way)
+        ways = [way for links in machine.link_pools for way in links[link]]
+        out.tags_waiting_ps[link] = _sum_ps(pool for way in ways for pool in way)
     for tier, walkers in enumerate(machine.walkers):
         out.walks_waiting_ps[tier] = _sum_ps(walkers)
     out.ports_waiting_ps[0] = _sum_ps(way for ports in machine.ports for port in ports for way in port)

@@ -95,7 +95,7 @@ def _planned_by(system: System) -> tuple[object, ...]:
         for tier in system.tiers
     )
     links = tuple((link.tags, link.credits, link.payload_bytes) for link in system.links)
-    runners = tuple((runner.units, runner.request_bytes) for runner in system.initiators)
+    runners = tuple((r.units, r.request_bytes, r.tags, r.credits) for r in system.initiators)
     cache = system.cache
     return (cache.capacity_bytes, cache.copies, cache.ways, walked, links, runners)
 

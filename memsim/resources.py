@@ -101,7 +101,7 @@ class Resource:
 def resources(system: System) -> Iterator[Resource]:
     """All resources of a machine. Where several save the same the first one is named."""
     for number, tier in enumerate(system.tiers):
-        yield _of_tier(number, tier.name, "bandwidth", RATE, channel_mbps=Scale.more)
+        yield _of_bandwidth(_of_tier(number, tier.name, "bandwidth", RATE, channel_mbps=Scale.more))
         if any(tier.occupancy_ps):
             yield _of_tier(number, tier.name, "operations", RATE, occupancy_ps=Scale.less)
         if tier.turnaround_ps:
@@ -117,7 +117,7 @@ def resources(system: System) -> Iterator[Resource]:
     for number, link in enumerate(system.links):
         yield _of_link(number, link.name, "bandwidth", RATE, mbps=Scale.more)
         if link.tags or link.credits:
-            yield _of_link(number, link.name, "tags", QUEUES, tags=Scale.many, credits=Scale.many)
+            yield _of_tags(number, link.name)
     if any(rate for initiator in system.initiators for rate in initiator.port_mbps):
         yield Resource("unit ports", RATE, _wider_ports)
     yield _of_program("arithmetic", RATE, mflops=Scale.more)
@@ -154,6 +154,18 @@ def _of_tier(number: int, name: str, what: str, kind: int, **changes: Any) -> Re
         return case._replace(system=replace(case.system, tiers=tuple(tiers)))
 
     return Resource(f"{name} {what}", kind, grown, place=name)
+
+
+def _of_bandwidth(rate: Resource) -> Resource:
+    """A memory's rate at the same power: a byte takes less of what arithmetic needs."""
+
+    def grown(case: Case, scale: Scale) -> Case:
+        program = case.program
+        left = scale.less(program.read_flops)
+        program = program._replace(flops=program.flops - program.read_flops + left, read_flops=left)
+        return rate.grown(case._replace(program=program), scale)
+
+    return replace(rate, grown=grown)
 
 
 def _of_link(number: int, name: str, what: str, kind: int, **changes: Any) -> Resource:
@@ -218,6 +230,18 @@ def _more_reads(scale: Scale, mbps: tuple[int, int]) -> tuple[int, int]:
 
 def _more_writes(scale: Scale, mbps: tuple[int, int]) -> tuple[int, int]:
     return mbps[0], scale.more(mbps[1])
+
+
+def _of_tags(number: int, name: str) -> Resource:
+    """Tags and credits of a link, and of initiators that may hold fewer of them."""
+    more: dict[str, Callable[[Scale, Any], Any]] = {"tags": Scale.many, "credits": Scale.many}
+    of_link = _of_link(number, name, "tags", QUEUES, **more)
+
+    def grown(case: Case, scale: Scale) -> Case:
+        runners = tuple(_changed(each, scale, more) for each in case.system.initiators)
+        return of_link.grown(case._replace(system=replace(case.system, initiators=runners)), scale)
+
+    return replace(of_link, grown=grown)
 
 
 def _wider_ports(case: Case, scale: Scale) -> Case:

@@ -160,9 +160,12 @@ def _initiator(name: str, table: InitiatorTable) -> Initiator:
         fp8_mflops=table.fp8.number // units if table.fp8 else 0,
         fp32_mflops=table.fp32.number // units if table.fp32 else 0,
         work_latency_ps=_or_none(table.work_latency),
+        power_mbps=max(1, table.power_bandwidth.number // units) if table.power_bandwidth else 0,
         wake_ps=_or_none(table.wake),
         dispatch_ps=_or_none(table.dispatch),
         posts=table.writes == "posted",
+        tags=_or_none(table.tags),
+        credits=_or_none(table.credits),
         port_mbps=(_or_none(table.port), _or_none(table.port_write or table.port)),
     )
 

@@ -5,7 +5,7 @@ Enters a trace file, a machine and options; leaves a `Result`. The engine is imp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +14,16 @@ from memsim import interval, ledger
 from memsim.cache_plan import CachePlan
 from memsim.errors import TraceError, UsageError, nearest
 from memsim.interval import Replayed
+from memsim.longest import Longest
 from memsim.options import DEFAULT_QUANTUM_BYTES, ReplayOptions
 from memsim.placement import build_memory, check_gpus, parse_rules, place_regions
 from memsim.profile import load_machine
+from memsim.program import Plan
 from memsim.progress import Progress
 from memsim.result import Outcome, Result
 from memsim.route import build_system
 from memsim.rules import Memory
+from memsim.segments import Segment
 from memsim.summary import kernel_times_ps, summarize
 from memsim.system import Initiator, System
 from memsim.tally import Watched
@@ -106,16 +109,17 @@ def replayed(
     if explain < 0:
         raise UsageError(f"--explain {explain}: expected a number of kernels, such as 3")
     first, second = _halves(progress) if explain else (progress, None)
-    outcome = _run(engine, watched, system, memory, options, first)
+    longest = Longest(CachePlan(system, memory, options.quantum_bytes))
+    outcome = _run(engine, watched, system, memory, options, first, longest)
     _check_run_on(options, watched)
     ledger.check(outcome, watched.tally.issued, system)
     result = summarize(watched, system, placement, outcome, engine)
     notes = (*_notes_of_tails(result, machine_tails, seed), *_notes_of_grids(watched, system, options))
     result = replace(result, notes=notes)
     if bound:
-        result = _with_bounds(result, watched, system, memory, options)
+        result = _with_bounds(result, watched, system, memory, options, longest)
     if explain:
-        result = _with_explained(result, watched, system, memory, options, explain, second)
+        result = _with_explained(result, watched, system, memory, options, explain, second, longest)
     found = Replayed(result, watched, system, memory, options, _longest(result, watched, system))
     return replace(found, result=replace(result, interval=interval.by_measurements(found)))
 
@@ -246,26 +250,41 @@ def _run(
     memory: Memory,
     options: ReplayOptions,
     progress: Progress | None,
+    longest: Longest,
 ) -> Outcome:
-    plan = CachePlan(system, memory, options.quantum_bytes)
     if engine == "fast":
         from memsim import fast
 
-        return fast.run(trace, system, memory, options, progress, plan)
+        return fast.run(trace, system, memory, options, progress, longest, longest.ended)
     from memsim import reference
 
-    return reference.run(trace, system, memory, options, progress, plan)
+    return reference.run(trace, system, memory, options, progress, longest)
+
+
+def _again(
+    wanted: Mapping[str, int],
+    trace: Watched,
+    system: System,
+    memory: Memory,
+    options: ReplayOptions,
+    longest: Longest,
+) -> tuple[Iterable[Segment], Plan]:
+    """Segments with some kernels, and their plan: those that were kept, else all from the trace again."""
+    from memsim.bound import segments_of
+
+    kept = longest.of(wanted)
+    return kept or (segments_of(trace.trace, options), CachePlan(system, memory, options.quantum_bytes))
 
 
 def _with_bounds(
-    result: Result, trace: Watched, system: System, memory: Memory, options: ReplayOptions
+    result: Result, trace: Watched, system: System, memory: Memory, options: ReplayOptions, longest: Longest
 ) -> Result:
     """The result with what binds each family."""
     from memsim.bound import find_bounds
 
-    longest = _longest(result, trace, system)
-    plan = CachePlan(system, memory, options.quantum_bytes)
-    bounds = find_bounds(trace.trace, system, memory, options, longest, plan)
+    wanted = _longest(result, trace, system)
+    segments, plan = _again(wanted, trace, system, memory, options, longest)
+    bounds = find_bounds(segments, system, memory, options, wanted, plan)
     families = tuple(
         replace(family, bound=b.resource, bound_share=b.share, bound_shares=b.shares)
         for family, b in ((family, bounds[family.name]) for family in result.families)
@@ -292,11 +311,12 @@ def _with_explained(
     options: ReplayOptions,
     count: int,
     progress: Progress | None,
+    longest: Longest,
 ) -> Result:
     """The result with the times of the slowest kernels divided."""
     from memsim.explain import explain
 
     slowest = dict(list(_longest(result, trace, system).items())[:count])
-    plan = CachePlan(system, memory, options.quantum_bytes)
-    divided = explain(trace.trace, system, memory, options, slowest, progress, plan)
+    segments, plan = _again(slowest, trace, system, memory, options, longest)
+    divided = explain(segments, system, memory, options, slowest, progress, plan)
     return replace(result, explained=divided)

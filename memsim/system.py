@@ -29,9 +29,12 @@ class Initiator:
     bf16_mflops, fp8_mflops, fp32_mflops   sustained rate of one unit; 0: it cannot
     port_mbps              what one unit can take in from memories without a link, and give out; 0: no limit
     work_latency_ps        from the end of a worked tile's service by the arithmetic to the end of the tile
+    power_mbps             what one unit could take in with the power of its matrix arithmetic; 0: not told
     dispatch_ps            from the start of one block to that of the next: they start one after another
     wake_ps                added to the launch of a kernel that waits for one of another initiator
     posts                  its writes over links end when they are served: no acknowledgement is waited for
+    tags, credits          packets of reads, of writes that it may have outstanding on a link, where the link
+                           allows more; 0: as many as the link allows
     """
 
     name: str
@@ -46,10 +49,13 @@ class Initiator:
     fp32_mflops: int
     port_mbps: tuple[int, int] = (0, 0)
     work_latency_ps: int = 0
+    power_mbps: int = 0
     wake_ps: int = 0
     dispatch_ps: int = 0
     posts: bool = False
     outstanding_bytes: int = 0
+    tags: int = 0
+    credits: int = 0
 
     def lent_bytes(self, blocks: int) -> int:
         """Bytes that each unit lends to a kernel of so many blocks: its units share `outstanding_bytes`."""
@@ -152,7 +158,7 @@ class Link:
     latency_ps     one way, the same both ways
     shared         both directions take turns on one medium
     payload_bytes  data of one packet at most;  header_bytes  what a packet adds on the wire
-    tags           packets of reads that may be outstanding;  credits  packets of writes; 0: no limit
+    tags           packets of reads that each initiator may have outstanding;  credits  of writes; 0: no limit
     efficiency     points (bytes of a transfer, millionths of the rate that it reaches), sizes rising;
                    none: every transfer reaches the rate
     energy_fj      of one bit moved [fJ]; 0: not known
@@ -233,12 +239,17 @@ class System:
         largest = quantum_bytes
         unit_bytes = self.tiers[tier].unit_bytes
         for hop in () if self.tiers[tier].commanded else self.routes[initiator][tier]:
-            link = self.links[hop.link]
-            pool = link.credits if write else link.tags
+            pool = self.most_packets(initiator, hop.link, write)
             if pool:
                 carried = max(1, pool // 8) * self.packet_bytes(initiator, hop.link)
                 largest = min(largest, max(unit_bytes, carried // unit_bytes * unit_bytes))
         return largest
+
+    def most_packets(self, initiator: int, link: int, write: bool) -> int:
+        """Packets of reads, or of writes, that an initiator may have outstanding on a link; 0: no limit."""
+        key = "credits" if write else "tags"
+        limits = [getattr(each, key) for each in (self.links[link], self.initiators[initiator])]
+        return min(filter(None, limits), default=0)
 
     def back_ps(self, initiator: int, hop: Hop, write: bool) -> int:
         """What the way back over a hop takes, of data or of the acknowledgement of a write."""

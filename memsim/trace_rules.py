@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memsim.errors import nearest
-from memsim.trace import EACH, FLOP_UNITS, ONE, REGION_KINDS, RETIRE_ORDERS, Int64s, Kernel, Region
+from memsim.trace import EACH, FLOP_UNITS, MAX_FLOPS, ONE, REGION_KINDS, RETIRE_ORDERS, Int64s, Kernel, Region
 from memsim.trace_batch import AccessRows, Bools, Fault
 from memsim.trace_schema import short
 
@@ -25,7 +25,6 @@ MAX_BLOCKS = 2**24  # an engine holds all blocks of a kernel in memory
 MAX_TIME_PS = 10**15  # 1,000 s: longer than any block waits
 MAX_TILES_IN_FLIGHT = 65_536
 MAX_BLOCKS_PER_UNIT = 720_720  # a unit is dealt out in as many shares
-MAX_FLOPS = 9 * 10**12  # of a tile: 10^6 times as much still fits 64 bits
 
 KERNEL_LEAST = {
     "layer": -1,

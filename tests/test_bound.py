@@ -27,7 +27,7 @@ from engine_cases import (
 )  # fmt: skip
 
 from memsim import bound
-from memsim.bound import Bound, find_bounds
+from memsim.bound import Bound, find_bounds, segments_of
 from memsim.options import ReplayOptions
 from memsim.system import System, Walk
 from memsim.trace import Access
@@ -38,7 +38,8 @@ ROOMY = with_gpu(TWO_TIERS, unit_outstanding_bytes=1 << 20)
 def bound_of(trace: MemoryTrace, system: System = ROOMY, tier: int = 0, **options: Any) -> Bound:
     memory = placed(trace.regions, tier)
     options = {"quantum_bytes": 4096} | options
-    return find_bounds(trace, system, memory, ReplayOptions(**options), {"f": 0})["f"]  # type: ignore[arg-type]
+    told = ReplayOptions(**options)  # type: ignore[arg-type]
+    return find_bounds(segments_of(trace, told), system, memory, told, {"f": 0})["f"]
 
 
 def scan(rows: int, **changes: object) -> MemoryTrace:
@@ -73,6 +74,15 @@ def test_the_bound_is_named(trace: MemoryTrace, tier: int, expected: str) -> Non
     bound = bound_of(trace, tier=tier)
     assert bound.resource == expected
     assert 0.2 < bound.share < 1
+
+
+@pytest.mark.parametrize(("flops", "resource"), [(30_000, "hbm bandwidth"), (3_000_000, "arithmetic")])
+def test_power_is_the_memorys_or_the_arithmetics(flops: int, resource: str) -> None:
+    """Ten times a memory's rate, or ten times the arithmetic's, takes a tenth of the power for as much."""
+    gpu = dataclasses.replace(ROOMY.initiators[0], power_mbps=ROOMY.initiators[0].bf16_mflops // 6)
+    system = dataclasses.replace(ROOMY, initiators=(gpu, *ROOMY.initiators[1:]))
+    bound = bound_of(scan(4_000, flops_per_tile=flops, flops_unit="bf16"), system)
+    assert bound.resource == resource
 
 
 def test_whole_waves_are_bound_by_units() -> None:
@@ -219,7 +229,9 @@ def test_the_bound_of_what_writes_and_translates_is_named(
     trace: MemoryTrace, system: System, tier: int, shares: dict[str, int], expected: str
 ) -> None:
     memory, options = placed(trace.regions, tier), ReplayOptions(4096)
-    found = find_bounds(trace, system, memory, options, {"f": 0}, FixedPlan(**shares))["f"]  # type: ignore[arg-type]
+    found = find_bounds(segments_of(trace, options), system, memory, options, {"f": 0}, FixedPlan(**shares))[
+        "f"
+    ]
     assert found.resource == expected
     assert found.share > 0.2
 
@@ -234,9 +246,10 @@ def test_kernels_before_the_longest_go_through_the_plan_once_in_order() -> None:
 
     launches = [(kernel(i), columns([Access(i, 0, 0, 0, False, 0, 1)])) for i in range(4)]
     trace = MemoryTrace((flat_region(0, 8, 64),), launches)
+    options = ReplayOptions(run_on={"k1": 1})
     find_bounds(
-        trace, uncached(ONE_TIER), placed(trace.regions), ReplayOptions(run_on={"k1": 1}), {"f": 2}, Noting()
-    )  # type: ignore[arg-type]
+        segments_of(trace, options), uncached(ONE_TIER), placed(trace.regions), options, {"f": 2}, Noting()
+    )
     assert seen == [(0, 0), (1, 1), (2, 0)]
 
 
@@ -249,5 +262,7 @@ def test_kernels_that_overlap_have_a_bound_each() -> None:
     ]
     trace = MemoryTrace((region,), launches)
     longest = {"a": 0, "b": 1}
-    found = find_bounds(trace, ONE_TIER, placed([region]), ReplayOptions(4096), longest)  # type: ignore[arg-type]
+    found = find_bounds(
+        segments_of(trace, ReplayOptions(4096)), ONE_TIER, placed([region]), ReplayOptions(4096), longest
+    )
     assert (found["a"].resource, found["b"].resource) == ("block start-up", "bytes in flight")

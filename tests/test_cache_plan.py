@@ -9,12 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engine_cases import ONE_TIER, TWO_TIERS, columns, flat_region, kernel, placed, uncached
+from engine_cases import ONE_TIER, TWO_TIERS, MemoryTrace, columns, flat_region, kernel, placed, uncached
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memsim import cache_plan, fast, load_machine
 from memsim.cache_plan import DIRTY_PPM, HIT_PPM, CachePlan
+from memsim.options import ReplayOptions
 from memsim.placement import Piece, Placement, build_memory
+from memsim.route import build_system
 from memsim.system import Cache, System
 from memsim.trace import Access, Region
 
@@ -368,13 +371,37 @@ def test_rows_that_two_blocks_write_are_dirty_once() -> None:
     assert machine.plan.dirty_bytes() == 1000 * ROW
 
 
+@pytest.mark.parametrize("ppm", [499, 501, 1499, 10_501])
+def test_steps_of_what_is_pushed_out_move_a_scan_by_no_more_than_a_draw(
+    ppm: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = build_system(load_machine("h200"))
+    regions = [flat_region(0, MILLION, 4096), flat_region(1, ppm, 4096)]
+    scan = Access(0, 0, 131, 0, False, 0, MILLION, spread="even", grain=64, worked=True)
+    launches = [
+        (kernel(0), columns([Access(0, 0, 0, 1, True, 0, ppm)])),
+        (kernel(1, blocks=132, tile_rows=64, tiles_in_flight=2), columns([scan])),
+    ]
+    took = []
+    for step in (1, cache_plan.DIRTY_STEP_PPM):
+        monkeypatch.setattr(cache_plan, "DIRTY_STEP_PPM", step)
+        plan = CachePlan(system, placed(regions), 8192)
+        outcome = fast.run(
+            MemoryTrace(tuple(regions), launches), system, placed(regions), ReplayOptions(), None, plan
+        )
+        took.append(int(outcome.end_ps[1] - outcome.ready_ps[1]))
+        assert outcome.written_back.sum() == pytest.approx(ppm * 4096, abs=step / 2 * 4096 + 132 * 4096)
+    assert took[0] != took[1]
+    assert took[1] == pytest.approx(took[0], rel=0.002)
+
+
 def test_dirty_lines_that_leave_before_they_are_read_again_are_written_back() -> None:
     """One block reads what was written while another one reads half as many new lines."""
     machine = Machine()
     machine.run(write(0, ROWS))
     both = [read(0, ROWS), replace(read(0, ROWS // 2, 1), block=1, block_last=1)]
     shares = machine.run(*both, blocks=2)
-    assert shares[:, :2].tolist() == [[0, 666_666], [0, 666_666]]
+    assert shares[:, :2].tolist() == [[0, 667_000], [0, 667_000]]  # two thirds, in steps
     assert machine.plan.dirty_bytes() == 0
 
 

@@ -47,7 +47,7 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path, text, message):
 
 
 def test_a_file_that_is_not_there():
-    with pytest.raises(UsageError, match="--contexts nowhere: cannot be read"):
+    with pytest.raises(UsageError, match="nowhere: cannot be read: No such file or directory; name"):
         memsim.record("kimi-linear", None, "a.parquet", contexts="nowhere")
 
 

@@ -30,7 +30,7 @@ from engine_cases import (
     with_tier,
 )  # fmt: skip
 
-from memsim.limits import longest_time_ps
+from memsim.limits import _at_most_ps, longest_time_ps
 from memsim.placement import Piece, Placement, build_memory
 from memsim.program import build_program
 from memsim.rules import ROW_BYTES, Memory
@@ -57,7 +57,9 @@ def times(
     """The time of a replay, and its bound."""
     outcome = run_both(trace, system, memory, quantum_bytes, run_on)
     program = build_program(trace.launches, [[]], [True], system, memory.regions[:, ROW_BYTES], run_on or {})
-    return int(outcome.end_ps.max()), longest_time_ps(program, memory, system, quantum_bytes)
+    longest_ps = longest_time_ps(program, memory, system, quantum_bytes)
+    assert _at_most_ps(program, memory, system, quantum_bytes) >= longest_ps * (1 - 1e-12)
+    return int(outcome.end_ps.max()), longest_ps
 
 
 @pytest.mark.parametrize(

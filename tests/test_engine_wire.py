@@ -179,10 +179,11 @@ def test_reads_and_writes_take_from_pools_apart(first: tuple[int, bool], second:
     assert twice.tags_waiting_ps[0] > 0
 
 
-@pytest.mark.parametrize("across", [False, True])
-def test_the_two_ways_across_a_link_have_pools_apart(across: bool) -> None:
-    """Two initiators, one at each end, read the tier at the other end; or both are at the first end."""
+@pytest.mark.parametrize("runners", ["one", "two", "across"])
+def test_each_initiator_has_tags_of_its_own(runners: str) -> None:
+    """Two kernels of one initiator share its tag; two initiators, from one end or from each, do not wait."""
     out, back = Hop(0, False, WIRE_PS), Hop(0, True, WIRE_PS)
+    across = runners == "across"
     routes = (((), (out,)), ((back,), ()) if across else ((), (out,)))
     tiers = (replace(FAR, name="first"), FAR)
     prompt = replace(GPU, launch_gap_ps=0, graph_launch_ps=0)
@@ -192,8 +193,19 @@ def test_the_two_ways_across_a_link_have_pools_apart(across: bool) -> None:
     memory = placed(regions)
     memory.shares[:, 0] = (1, 0) if across else (1, 1)
     one_ps = 2 * WIRE_PS + FAR_PS + transfer_ps(128, FAR_MBPS) + transfer_ps(128, IN_MBPS)
-    outcome = run_both(MemoryTrace(regions, launches), system, memory, run_on={"k1": 1})
-    assert outcome.tags_waiting_ps.tolist() == [0 if across else one_ps]
+    run_on = {} if runners == "one" else {"k1": 1}
+    outcome = run_both(MemoryTrace(regions, launches), system, memory, run_on=run_on)
+    assert outcome.tags_waiting_ps.tolist() == [one_ps if runners == "one" else 0]
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_an_initiator_may_have_fewer_tags_than_its_link(write: bool) -> None:
+    """One packet at a time, though the link has room for all; more than the link has are none."""
+    link = with_gpu(with_link(TWO_TIERS, tags=1000, credits=1000), request_bytes=64)
+    few, many = (with_gpu(link, tags=n, credits=n) for n in (1, 5000))
+    took = [elapsed_ps(replayed(hundred_rows(64, write), each, tier=1)) for each in (few, many, link)]
+    assert took[0] == pytest.approx(100 * one_access_ps(TWO_TIERS, 1, 64, write), rel=0.02)
+    assert took[1] == took[2] < took[0] / 2
 
 
 @pytest.mark.parametrize(("tags", "together"), [(2, 1), (4, 2)])

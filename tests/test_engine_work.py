@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from engine_cases import (
     GPU,
@@ -70,6 +72,24 @@ def test_a_unit_works_on_other_tiles_meanwhile(retire: str) -> None:
     slow = 100 * FLOPS
     found = took_ps(8, AFTER_PS, at_once=8, flops=slow, retire=retire)
     assert found == LOAD_PS + transfer_ps(8 * slow, GPU.bf16_mflops) + AFTER_PS
+
+
+def test_what_a_tile_brings_in_takes_of_the_power_that_its_matrix_arithmetic_has() -> None:
+    """At `power_mbps`, a quarter of the FLOP/s, a byte takes the time of four FLOPs."""
+    access = Access(0, 0, 0, 0, False, 0, 5, worked=True)
+
+    def took(unit: str = "bf16", write: bool = False, sharing: int = 1) -> int:
+        system = uncached(with_gpu(ONE_TIER, power_mbps=GPU.bf16_mflops // 4, fp32_mflops=GPU.bf16_mflops))
+        launch = kernel(flops_per_tile=FLOPS, flops_unit=unit, tiles_in_flight=1, blocks_sharing=sharing)
+        trace = one_kernel(launch, flat_region(0, 5, LINE), replace(access, write=write))
+        return elapsed_ps(replayed(trace, system, run_on=NO_CACHE))
+
+    def each(flops: int) -> int:
+        return 5 * (LOAD_PS + transfer_ps(flops, GPU.bf16_mflops))
+
+    assert took() == each(FLOPS + 4 * LINE)
+    assert took(sharing=2) == each(FLOPS + 2 * LINE)
+    assert took("fp32") == took(write=True) == each(FLOPS)
 
 
 def test_a_tile_that_has_not_ended_keeps_its_place() -> None:

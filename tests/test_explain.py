@@ -29,6 +29,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memsim import cli, explain_show, fast, report_json, resources, simulate
+from memsim.bound import segments_of
 from memsim.explain import explain
 from memsim.options import ReplayOptions
 from memsim.resources import TENTH_MORE
@@ -42,7 +43,8 @@ GOLDEN = str(Path(__file__).with_name("golden") / "v32_128k.parquet")
 
 def divided(trace, system=ROOMY, tier=0, **options):
     memory = placed(trace.regions, tier)
-    (kernel,) = explain(trace, system, memory, ReplayOptions(**{"quantum_bytes": 4096} | options), {"f": 0})
+    told = ReplayOptions(**{"quantum_bytes": 4096} | options)
+    (kernel,) = explain(segments_of(trace, told), system, memory, told, {"f": 0})
     return kernel
 
 
@@ -163,7 +165,7 @@ def test_parts_sum_to_the_time_on_any_machine(seed):
     trace, memory = drawn_trace(random, regions), drawn_memory(random, regions, len(system.tiers))
     wanted = {f"family {k.id}": k.id for k, _ in trace.launches}
     options = ReplayOptions(4096)
-    found = explain(trace, system, memory, options, wanted)  # type: ignore[arg-type]
+    found = explain(segments_of(trace, options), system, memory, options, wanted)
     assert [each.time_ps for each in found] == sorted((each.time_ps for each in found), reverse=True)
     assert len(found) == len(wanted)
     for each in found:
@@ -176,7 +178,8 @@ def test_parts_sum_to_the_time_on_any_machine(seed):
 def test_progress_rises_to_the_end():
     steps = []
     trace, memory = scan(64), placed(scan(64).regions)
-    explain(trace, ROOMY, memory, ReplayOptions(4096), {"f": 0}, lambda *at: steps.append(at))  # type: ignore[arg-type]
+    options = ReplayOptions(4096)
+    explain(segments_of(trace, options), ROOMY, memory, options, {"f": 0}, lambda *at: steps.append(at))
     assert steps == sorted(steps)
     assert steps[-1] == (1000, 1000)
 

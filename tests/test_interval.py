@@ -173,3 +173,18 @@ def test_a_replay_says_its_interval_where_everything_was_measured(trace):
     for machine, overrides in (("gh200", ()), ("h200", ("tier.hbm.latency=400 ns",))):
         other = replay(trace, machine, overrides=overrides, bound=False)
         assert other.interval == "no interval (uncalibrated)"
+
+
+@pytest.mark.parametrize(
+    ("path", "low", "high"),
+    [
+        ("initiator.gpu.port", "169 GB/s", "380 GB/s"),
+        ("tier.hbm.write_buffer", "5.33 KiB", "12 KiB"),
+        ("link.pcie.tags", None, None),
+        ("tier.host.translation.near.latency", "293 ns", "660 ns"),
+    ],
+)
+def test_ends_of_a_guess_are_told_in_units_that_people_read(path, low, high):
+    found = {each.path: each.texts for each in Varied(load_machine("h200-host")).ranges}
+    tags = dict(load_machine("h200-host").quantities())["link.pcie.tags"].number
+    assert found[path] == (low or f"{tags * 2 // 3:,}", high or f"{tags * 3 // 2:,}")

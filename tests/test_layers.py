@@ -15,9 +15,9 @@ OURS = ("memsim", "workloads", "validation", "hwprofiles")
 
 LAYERS = (  # bottom first
     {"errors", "jit", "system", "options", "result"},
-    {"units", "trace", "rules", "output", "progress"},
+    {"units", "trace", "rules", "output", "progress", "aside"},
     {"cli_options", "trace_schema", "unique", "placement", "program", "segments", "quantity", "plan_parts"},
-    {"profile_schema", "fast_state", "limits", "resources", "plan_stack"},
+    {"longest", "profile_schema", "fast_state", "limits", "resources", "plan_stack"},
     {
         "trace_batch", "fast_queue", "fast_pack", "fast_lone", "reference_parts", "profile", "nodes",
         "plan_find", "plan_runs",
@@ -26,6 +26,7 @@ LAYERS = (  # bottom first
     {"trace_read", "trace_write", "fast_route", "lint", "closed_form", "machine_graph", "plan_touch"},
     {"trace_check", "trace_show", "fast_tile", "fast_ring", "reference", "recording", "translation_plan"},
     {"fast_loop", "cache_plan"},
+    {"fast_first"},
     {"fast"},
     {"tally", "bound", "ledger", "resimulate"},
     {"summary", "explain", "ranges", "trace_cache", "overlap"},

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from itertools import product
 
 import pytest
 
 from hwprofiles import machine_names, machine_path
+from memsim import kernel
+from memsim.closed_form import Way, limits
 from memsim.lint import lint
 from memsim.profile import load_machine
 from memsim.route import build_system, idle_latency_ps, path_bandwidth
@@ -173,7 +176,7 @@ def test_a_path_sustains_what_was_measured_or_is_said(name, initiator, tier, wri
 @pytest.mark.parametrize(
     ("name", "tier", "ns"),
     [
-        ("h200", "hbm", 332), ("h200-host", "host", 1201), ("gh200", "host", 818), ("gh200", "hbm", 345),
+        ("h200", "hbm", 331), ("h200-host", "host", 1201), ("gh200", "host", 818), ("gh200", "hbm", 345),
         ("h200-peer", "peer", 1017), ("8xh200", "peer", 1217), ("cxl3-pool", "pool", 697),
         ("h200-cxl", "cxl", 1327), ("h200-nvme", "nvme", 61_090),
     ],
@@ -250,6 +253,35 @@ def test_walks_to_host_memory_take_what_was_measured():
         assert (idle_latency_ps(system, 0, 1) + sum(walks)) / 1000 == pytest.approx(ns, rel=0.08)
     assert 65_536 * missing(near, 1 << 30) * near.occupancy_ps / 1e9 == pytest.approx(0.60, rel=0.05)
     assert 65_536 * missing(far, 32 << 30) * far.occupancy_ps / 1e9 == pytest.approx(1.86, rel=0.05)
+
+
+@pytest.mark.parametrize(("name", "tier"), [("h200-cxl", "cxl"), ("cxl3-pool", "pool"), ("gh200", "host")])
+def test_rows_scattered_over_a_wide_span_behind_a_link_wait_for_walks(name, tier):
+    """2,048 rows out of 64 MiB are found at once; out of 32 GiB each asks the walker of the far level."""
+    system = built(name)
+    far = system.tiers[system.tier_index(tier)].translation[-1]
+    rows = {"count": 2048, "row_bytes": 128}
+    near_ps, wide_ps = (
+        kernel.run("gather", system, rows | {"span": span}, tier=tier, bound=False).call_ps
+        for span in (64 << 20, 32 << 30)
+    )
+    walks_ps = 2048 * (1 - far.reach_bytes / (32 << 30)) * far.occupancy_ps
+    assert wide_ps > 2 * near_ps
+    assert wide_ps == pytest.approx(walks_ps, rel=0.10)
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_tags_and_credits_of_a_copy_engine_carry_what_its_links_do(name):
+    """An engine that takes over those of another machine's link would be slow on a link that is further."""
+    system = built(name)
+    for engine in kernel.copy_engines(system):
+        for tier, write in product(range(1, len(system.tiers)), (False, True)):
+            way = Way(system, engine, tier, write)
+            needed = path_bandwidth(system, engine, tier, write)[0]
+            for limit in limits(way):
+                if limit.name.endswith(("tags", "credits")):
+                    carried = limit.requests * limit.request_bytes * 10**6 / limit.trip_ps
+                    assert carried > needed, (name, limit.name)
 
 
 def test_both_directions_of_c2c_take_turns():

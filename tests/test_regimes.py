@@ -38,7 +38,7 @@ def replayed(folder: Path, kernel: str, **options: object) -> dict[str, FamilyTo
         ("kda", {"heads": 32, "batch": 64, "buffers": 8, "calls_per_launch": 8}, "kda", "hbm bandwidth"),
         ("dsa-attend", {"context": 131_072}, "dsa-combine", "serial chain"),
         ("dsa-topk", {"context": 131_072}, "dsa-topk", "tile overhead"),
-        ("dsa-topk", {"context": 4_194_304}, "dsa-topk", "bytes in flight"),
+        ("dsa-topk", {"context": 4_194_304}, "dsa-topk", "tile overhead"),
     ],
 )
 def test_what_binds_is_what_was_measured_to(tmp_path, kernel, options, family, bound):

@@ -202,6 +202,22 @@ def test_output_refuses_a_file_in_the_way(tmp_path):
         output.write_files(tmp_path, {"a.json": ""})
 
 
+def test_output_refuses_a_place_that_takes_no_folders_before_anything_is_written(tmp_path, monkeypatch):
+    """As /proc does, whatever its rights say."""
+
+    def refused(*_, **__):
+        raise FileNotFoundError(2, "No such thing")
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(OutputError, match=r"new: cannot be written: No such thing; choose another folder$"):
+        output.check_writable(tmp_path / "new")
+
+
+def test_the_probe_of_a_folder_leaves_nothing(tmp_path):
+    output.check_writable(tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_output_refuses_a_folder_without_the_right_to_write(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(OutputError, match=r"new: no right to write in .*; choose another folder"):

@@ -188,6 +188,7 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
             "bf16": [(arithmetic("bf16"), home)],
             "fp8": [(arithmetic("fp8"), home)],
             "fp32": [(arithmetic("fp32"), home)],
+            "power_bandwidth": [(arithmetic("bf16"), home), (arithmetic("fp8"), home)],
         }.get(key, [(copies(), home)])
         yield from ((probe, number, tier) for probe, tier in chosen)
     elif group == "cache":

@@ -134,6 +134,28 @@ def test_known_constants_are_found_again(folder: Path, tmp_path: Path) -> None:
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
+def test_machines_that_extend_one_another_have_constants_of_their_own(folder: Path, tmp_path: Path) -> None:
+    """A path in two files: each is found by itself, and a machine takes the one of its nearest file."""
+    machines = tmp_path / "machines"
+    machines.mkdir()
+    for name, base, ns in (("near", "h200", 300), ("far", "near.toml", 900)):
+        number = f'value = "{ns} ns", provenance = "assumed", source = "a test"'
+        text = (
+            f'extends = "{base}"\nname = "{name}"\ntitle = "{name}"\n[tier.hbm]\nlatency = {{ {number} }}\n'
+        )
+        (machines / f"{name}.toml").write_text(text, encoding="utf-8")
+    texts = [LATENCY.replace('"h200"', f'"{machines}/{name}.toml"') for name in ("near", "far")]
+    texts[1] = texts[1].replace("1_073_741_824", "34_359_738_368")
+    made = calibrate_constants.read(constants(tmp_path, "".join(texts)))
+    work = calibrate._Work(folder, made, None)
+    work.values = {made[0].place: "310 ns", made[1].place: "910 ns"}
+    assert work._overrides("h200") == []
+    assert work._overrides(f"{machines}/near.toml") == ["tier.hbm.latency=310 ns"]
+    assert work._overrides(f"{machines}/far.toml") == ["tier.hbm.latency=910 ns"]
+    del work.values[made[1].place]
+    assert work._overrides(f"{machines}/far.toml") == []  # its own number rules, not the one below
+
+
 def test_a_rate_is_a_column_by_time(tmp_path: Path) -> None:
     text = """
 [[constant]]
@@ -321,7 +343,7 @@ def test_every_shipped_constant_names_points_that_may_calibrate_and_no_family_gi
         (LATENCY.replace("order = 1", ""), "order is missing; every constant needs path, file"),
         (LATENCY.replace('"150 ns"', '"150"'), "range: '150' is not a time: it has no unit"),
         (LATENCY.replace('"150 ns"', '"900 ns"'), "range is 900 ns to 800 ns; expected two rising values"),
-        (LATENCY + LATENCY, "tier.hbm.latency stands there 2 times; expected once"),
+        (LATENCY + LATENCY, "tier.hbm.latency of h200 stands there 2 times; expected once"),
         (START.replace('"costs"', '"h200"'), "file is 'h200'; expected 'costs', which holds it; name it"),
         (LATENCY.replace('"h200"', '"costs"'), "file is 'costs'; expected a machine file, which holds it"),
         ("[[constant", "not valid TOML"),
@@ -444,8 +466,8 @@ def test_the_command_prints_a_table_and_writes_when_told(capsys, folder: Path, m
     row = out.splitlines()[1].split()
     held_ns = load_machine(mine).tier["hbm"].latency.number / 1000
     off = f"{1 - held_ns / 412:.1%}"
-    assert row[:7] == ["tier.hbm.latency", f"{held_ns:.0f}", "ns", "412", "ns", off, "0.0%"]
-    assert row[7:9] == ["37", "direct"]
+    assert row[:8] == ["tier.hbm.latency", str(mine), f"{held_ns:.0f}", "ns", "412", "ns", off, "0.0%"]
+    assert row[8:10] == ["37", "direct"]
     assert mine.read_text(encoding="utf-8") == old
     code, out, _ = ran(capsys, *words, "--write", "--json")
     document = json.loads(out)

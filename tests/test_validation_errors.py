@@ -56,6 +56,16 @@ def test_a_family_has_the_errors_of_its_held_out_points(machine: Path) -> None:
     assert (two.name, two.replayed_on, two.mape, two.line_mape) == ("toy.b", "h200-host", 1.0, None)
 
 
+def test_the_bar_is_twice_what_repeated_runs_differ_by(machine: Path) -> None:
+    """Of toy.b the newest of three runs says 50 ns, the others 40 and 55; toy.a was measured once."""
+    rows = [point(time_ns, 100.0, 8, run=f"{time_ns}") for time_ns in (40.0, 55.0, 50.0)]
+    write(machine, "toy.b", [*rows, point(70.0, 70.0, 16), point(1.0, 1.0, 8, error="broken", median_ns="")])
+    one, two = errors.table(str(machine))
+    assert (one.spread, one.bar) == (None, 0.05)
+    assert two.spread == pytest.approx((0.2 + 0.1) / 2)
+    assert two.bar == pytest.approx(0.3)
+
+
 def test_the_line_is_fitted_to_what_may_calibrate_and_judged_on_the_same_points(machine: Path) -> None:
     one, _ = errors.table(str(machine))
     assert [point.line_ns for point in one.points] == [pytest.approx(1100), pytest.approx(150)]
@@ -119,7 +129,7 @@ def test_a_bound_that_is_missed_ends_with_exit_code_3_after_the_table(
     monkeypatch.setattr(errors, "read_bounds", lambda: {"toy.a": 0.076, "toy.b": 1.0})
     code, out, err = ran(capsys, *words)
     assert (code, err) == (0, "")
-    assert " ".join(out.splitlines()[1].split()) == "toy.a 2 7.5% +2.5% 9.8% 12.5% 7.6% +10.0% 1,000 B"
+    assert " ".join(out.splitlines()[1].split()) == "toy.a 2 7.5% +2.5% 9.8% 5.0% 12.5% 7.6% +10.0% 1,000 B"
     monkeypatch.setattr(errors, "read_bounds", lambda: {"toy.a": 0.074, "toy.b": 1.0})
     code, out, err = ran(capsys, *words)
     assert code == 3

@@ -347,7 +347,7 @@ def test_public_tables_are_families_of_the_same_part_alone_and_held_out_whole(tm
     assert {name: len(family.rows) for name, family in found.items()} == {
         "public.gdn": 57,
         "public.kda": 43,
-        "public.v4_index": 185,
+        "public.v4_index": 27,
         "public.all_reduce": 47,
     }
     assert {row["split"] for family in found.values() for row in family.rows} == {"held_out"}
@@ -382,7 +382,7 @@ def test_public_kernels_move_the_bytes_of_the_tables() -> None:
         job = predict.recipes()[name](row, system)
         assert 1 < job.bytes_read / predict_script.count(row, "bytes_read") < 1 + share
         assert 1 < job.bytes_written / predict_script.count(row, "bytes_written") < 1 + share
-    row = next(r for r in found["public.v4_index"].rows if (r["batch"], r["context_tokens"]) == (4, 1024))
+    row = next(r for r in found["public.v4_index"].rows if (r["batch"], r["context_tokens"]) == (4, 10_240))
     job = predict.recipes()["public.v4_index"](row, system)
     assert (job.bytes_read, job.bytes_written) == (row["bytes_read"] + 4 * 64 * 132, row["bytes_written"])
 

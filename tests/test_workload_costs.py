@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from memsim.errors import UsageError
+from memsim.profile import load_machine
+from memsim.ranges import Varied
 from memsim.trace_read import open_trace
 from workloads import costs
 from workloads.decode import record_step
@@ -21,6 +23,13 @@ startup = { value = "1.7 us", provenance = "calibrated", source = "somewhere" }
 tile = { value = "90 ns", provenance = "measured", source = "elsewhere" }
 [kernel.kda-conv]
 drain = { value = "3 ps", provenance = "assumed", source = "nowhere" }
+"""
+LIKE = """
+[kernel.gdn]
+startup = { like = "kda", provenance = "extrapolated", source = "alike" }
+tile = { like = "kda.tile", times = 0.5, provenance = "assumed", source = "half of it" }
+[kernel.kda-packed]
+all = { like = "kda", provenance = "extrapolated", source = "alike" }
 """
 LAUNCH = Shape(tile_rows=4, tile_bytes=64, tiles_in_flight=1)
 
@@ -67,8 +76,8 @@ def test_an_efficiency_adds_flops_that_the_units_could_have_done(sample):
     ):
         pass
     assert kernel.flops_per_tile == 14
-    (fact,) = costs.facts({"mla"})
-    assert fact == Fact("kernel.mla.efficiency", "0.8", "measured", "x")
+    (listed,) = costs.inputs({"mla"})
+    assert listed == Fact("kernel.mla.efficiency", "0.8", "measured", "x")._asdict()
 
 
 def test_a_trace_lists_the_costs_of_its_kernels_and_no_others(sample, tmp_path):
@@ -80,14 +89,22 @@ def test_a_trace_lists_the_costs_of_its_kernels_and_no_others(sample, tmp_path):
         == Fact("kernel.kda.startup", "1.7 us", "calibrated", "somewhere")._asdict()
     )
     assert {"kernel.kda.tile", "kernel.kda-conv.drain"} <= set(listed)
-    assert costs.facts({"mla"}) == []
+    assert costs.inputs({"mla"}) == []
 
 
 @pytest.mark.parametrize(
     ("change", "line"),
     [
         (("tile =", "tyle ="), "unknown key 'kernel.kda.tyle'; did you mean 'tile'?"),
-        ((', source = "elsewhere"', ""), "expected a table of value, provenance, source"),
+        (
+            (', source = "elsewhere"', ""),
+            "expected a table of value, provenance, source, and low and high at most",
+        ),
+        (('"90 ns"', '"90 ns", low = "80 ns"'), "expected low and high around the value, or neither"),
+        (('"90 ns"', '"90 ns", low = "80 ns", high = "85 ns"'), "expected low and high around the value"),
+        (('value = "90 ns"', 'like = "kba"'), "'kernel.kba.tile', which has no value of its own"),
+        (('value = "90 ns"', 'like = "kda"'), "'kernel.kda.tile', which has no value of its own"),
+        (('value = "90 ns"', 'like = "kda.startup", times = 0'), "times is 0; expected a number above 0"),
         (('"90 ns"', '"90"'), "kernel.kda.tile: '90' is not a time"),
         (('tile = { value = "90 ns"', "efficiency = { value = 1.2"), "1.2 is not a share"),
         (('"measured"', '"guessed"'), "unknown provenance 'guessed'"),
@@ -109,11 +126,30 @@ def test_every_shipped_cost_is_of_a_family_that_workloads_launch():
         assert f'"{family}"' in texts or family.endswith(("-conv", "-combine"))
 
 
-def test_what_is_taken_over_from_another_kernel_is_what_that_one_has():
-    """`validate calibrate --write` renews the other one alone."""
-    known = costs.known()
-    taken = {path: fact for path, fact in known.items() if fact.source.startswith("as kernel.")}
-    assert len(taken) == 6
-    for path, fact in taken.items():
-        other = fact.source.removeprefix("as ").partition(":")[0] + "." + path.rpartition(".")[2]
-        assert fact.value == known[other].value, path
+def test_what_is_like_another_follows_it(sample):
+    """`validate calibrate --write` renews the other one alone, and a trial changes both."""
+    sample.write_text(SAMPLE + LIKE, encoding="utf-8")
+    assert launched("gdn") == (1_700_000, 0, 45_000)
+    assert launched("kda-packed") == launched("kda") == (1_700_000, 0, 90_000)
+    with costs.tried({"kernel.kda.tile": "1 us"}):
+        assert (launched("gdn")[2], launched("kda-packed")[2]) == (500_000, 1_000_000)
+    with costs.tried({"kernel.gdn.tile": "7 ns"}):
+        assert (launched("gdn")[2], launched("kda")[2]) == (7_000, 90_000)
+    assert costs.inputs({"gdn"}) == [
+        Fact("kernel.gdn.startup", "1.7 us", "extrapolated", "kernel.kda.startup: alike")._asdict(),
+        Fact("kernel.gdn.tile", "45.0 ns", "assumed", "0.5 times kernel.kda.tile: half of it")._asdict(),
+    ]
+
+
+def test_a_range_goes_into_the_trace_and_from_there_into_intervals(sample, tmp_path):
+    text = SAMPLE.replace('"1.7 us", ', '"1.7 us", low = "0.9 us", high = "2 us", ')
+    sample.write_text(text, encoding="utf-8")
+    path = tmp_path / "t.parquet"
+    record_step("kimi-linear", 4096, out=path)
+    inputs = open_trace(path).meta["inputs"]
+    (startup,) = (each for each in inputs if each["path"] == "kernel.kda.startup")
+    assert (startup["low"], startup["high"]) == ("0.9 us", "2 us")
+    assert all("low" not in each for each in inputs if each is not startup)
+    ranges = {each.path: each for each in Varied(load_machine("h200")).with_kernels(inputs).kernel_ranges}
+    assert ranges["kernel.kda.startup"].texts == ("0.9 us", "2 us")
+    assert ranges["kernel.kda.startup"].stated

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memsim.errors import UsageError, cut, nearest
-from memsim.profile import load_machine, locate, read_table
+from memsim.profile import lineage, load_machine, locate, read_table
 from memsim.route import build_system
 from validation import calibrate_constants, calibrate_direct, calibrate_fit, predict
-from validation.calibrate_constants import DIRECT, FIT, Constant
+from validation.calibrate_constants import DIRECT, FIT, Constant, Place
 from validation.calibrate_fit import MOST_TRIES, Search, Value
 from validation.calibrate_values import Kind, kind_of, number
 from validation.figures_rows import Row
@@ -125,9 +125,10 @@ class _Work:
     def __init__(self, folder: Path, chosen: Sequence[Constant], progress: Progress | None) -> None:
         self.folder, self.chosen, self.progress = folder, chosen, progress
         self.device = _device(folder)
-        self.values: dict[str, Value] = {}  # found so far, by path
-        self.notes: dict[str, str] = {}
+        self.values: dict[Place, Value] = {}  # found so far
+        self.notes: dict[Place, str] = {}
         self._tables: dict[str, Mapping[str, Any]] = {}
+        self._lineages: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
         self._known: dict[tuple[Any, ...], float] = {}  # times of replayed points [ns]
         self._done = self._total = 0
 
@@ -136,29 +137,29 @@ class _Work:
         fits = [task for task in tasks if task.constant.method == FIT]
         rounds = ROUNDS if len(fits) > 1 else 1
         self._total = rounds * MOST_TRIES * sum(len(task.rows) for task in fits)
-        before = {task.constant.path: self._error(task) for task in tasks}
+        before = {task.constant.place: self._error(task) for task in tasks}
         for turn in range(rounds):
             for task in tasks:
                 self._find(task, again=turn > 0)
         self._advance(self._total)
-        by_path = {task.constant.path: task for task in tasks}
-        after = {path: self._error(task) for path, task in by_path.items()}
-        return [self._shown(constant, by_path, before, after) for constant in self.chosen]
+        placed = {task.constant.place: task for task in tasks}
+        after = {place: self._error(task) for place, task in placed.items()}
+        return [self._shown(constant, placed, before, after) for constant in self.chosen]
 
     def _shown(
         self,
         constant: Constant,
-        tasks: Mapping[str, _Task],
-        before: Mapping[str, float | None],
-        after: Mapping[str, float | None],
+        tasks: Mapping[Place, _Task],
+        before: Mapping[Place, float | None],
+        after: Mapping[Place, float | None],
     ) -> Found:
-        path = constant.path
-        task, note = tasks.get(path), self.notes.get(path, "")
+        place = constant.place
+        task, note = tasks.get(place), self.notes.get(place, "")
         if task is None:
             return Found(constant, note=note)
         source = f"{self.device}: {constant.family}, {constant.named}; {constant.how}"
-        value = self.values.get(path, task.now)
-        return Found(constant, len(task.rows), task.now, value, before[path], after[path], note, source)
+        value = self.values.get(place, task.now)
+        return Found(constant, len(task.rows), task.now, value, before[place], after[place], note, source)
 
     # What can be found -----------------------------------------------------------------------------------
 
@@ -172,7 +173,7 @@ class _Work:
             fewest = 2 if constant.formula == "slope" else 1
             note = "" if len(rows) >= fewest else "not measured here"
         if note or kind is None:
-            self.notes[constant.path] = note
+            self.notes[constant.place] = note
             return None
         machine = predict.machine_of(self.folder, constant.family)
         return _Task(constant, kind, rows, machine, self._held(constant))
@@ -214,14 +215,14 @@ class _Work:
     # Finding -----------------------------------------------------------------------------------------------
 
     def _find(self, task: _Task, again: bool) -> None:
-        path = task.constant.path
+        place = task.constant.place
         direct = task.constant.method == DIRECT
         value, note = self._direct(task) if direct else self._fitted(task, again)
-        self.notes[path] = note
+        self.notes[place] = note
         if not note and value is not None:
-            self.values[path] = value
+            self.values[place] = value
         else:
-            self.values.pop(path, None)
+            self.values.pop(place, None)
 
     def _direct(self, task: _Task) -> tuple[Value | None, str]:
         readings = self._readings(task)
@@ -234,9 +235,9 @@ class _Work:
         return calibrate_direct.readings(task.constant, task.rows, task.machine, overrides)
 
     def _fitted(self, task: _Task, again: bool) -> tuple[Value | None, str]:
-        path, begin = task.constant.path, self._done
-        around = number(task.kind, self.values[path]) if again and path in self.values else None
-        holds = self.values.get(path, task.now)
+        place, begin = task.constant.place, self._done
+        around = number(task.kind, self.values[place]) if again and place in self.values else None
+        holds = self.values.get(place, task.now)
         search = Search(
             task.kind,
             self._end(task, 0),
@@ -258,7 +259,7 @@ class _Work:
 
     def _error(self, task: _Task) -> float | None:
         """Mean absolute error of the points with what was found so far."""
-        value = self.values.get(task.constant.path, task.now)
+        value = self.values.get(task.constant.place, task.now)
         if task.constant.method == DIRECT:
             if value is None:
                 return None
@@ -275,7 +276,7 @@ class _Work:
 
     def _times(self, task: _Task, value: Value | None) -> list[float]:
         """Nanoseconds of the points, each recorded and replayed once with the same numbers."""
-        trial = {task.constant.path: value}
+        trial = {task.constant.place: value}
         overrides, of_kernels = self._overrides(task.machine, trial), self._costs(trial)
         keys = [
             (task.constant.family, *sorted(row.items()), *overrides, *of_kernels.items()) for row in task.rows
@@ -290,25 +291,48 @@ class _Work:
                 self._advance(self._done + 1)
         return [self._known[key] for key in keys]
 
-    def _overrides(self, machine: str, trial: Mapping[str, Value | None] | None = None) -> list[str]:
-        """What was found so far, and what is tried, as `--set` takes it: what the machine has a table for."""
+    def _overrides(self, machine: str, trial: Mapping[Place, Value | None] | None = None) -> list[str]:
+        """What was found so far, and what is tried, as `--set` takes it: what the machine has."""
         values = self._values(trial)
-        return [f"{path}={value}" for path, value in values.items() if self._has(machine, path)]
+        paths = sorted({path for _, path in values})
+        found = [(path, self._ruling(machine, path, values)) for path in paths]
+        return [f"{path}={value}" for path, value in found if value is not None]
 
-    def _costs(self, trial: Mapping[str, Value | None]) -> dict[str, Value]:
+    def _ruling(self, machine: str, path: str, values: Mapping[Place, Value]) -> Value | None:
+        """What was found for a path in the nearest of a machine's files that has such a number."""
+        if path.startswith(f"{costs.GROUP}.") or not self._has(machine, path):
+            return None
+        if machine not in self._lineages:
+            self._lineages[machine] = lineage(locate(machine))
+        for file, table in self._lineages[machine]:
+            if (file, path) in values or _says(table, path):
+                return values.get((file, path))
+        return None
+
+    def _costs(self, trial: Mapping[Place, Value | None]) -> dict[str, Value]:
         """The same, of costs of kernels."""
-        values = self._values(trial)
-        return {path: value for path, value in values.items() if path.startswith(f"{costs.GROUP}.")}
+        values = self._values(trial).items()
+        return {path: value for (_, path), value in values if path.startswith(f"{costs.GROUP}.")}
 
-    def _values(self, trial: Mapping[str, Value | None] | None) -> dict[str, Value]:
-        """What was found so far, and what is tried, by path."""
-        given = {path: value for path, value in (trial or {}).items() if value is not None}
+    def _values(self, trial: Mapping[Place, Value | None] | None) -> dict[Place, Value]:
+        """What was found so far, and what is tried, by file and path."""
+        given = {place: value for place, value in (trial or {}).items() if value is not None}
         return dict(sorted((self.values | given).items()))
 
     def _advance(self, done: int) -> None:
         self._done = min(done, self._total)
         if self.progress:
             self.progress(self._done, self._total)
+
+
+def _says(table: Mapping[str, Any], path: str) -> bool:
+    """Whether one file by itself holds the number at a path."""
+    found: Any = table
+    for part in path.split("."):
+        if not isinstance(found, dict) or part not in found:
+            return False
+        found = found[part]
+    return True
 
 
 def calibrate_rows(folder: Path, constant: Constant) -> tuple[Row, ...]:

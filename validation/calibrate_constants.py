@@ -38,6 +38,7 @@ NEEDED = ("path", "file", "family", "points", "method", "range", "order")
 OPTIONAL = ("formula", "over", "less", "of", "tier", "by")
 
 Filter = Mapping[str, tuple[points.Value, ...]]
+Place = tuple[Path, str]  # the file that holds a constant, and its path there
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,11 @@ class Constant:
         return costs.FILE if self.of_kernel else locate(self.file).resolve()
 
     @property
+    def place(self) -> Place:
+        """What tells it from all others: machine files that extend one another may each hold a path."""
+        return self.held_by, self.path
+
+    @property
     def named(self) -> str:
         """The points in words: "stride 128 B, footprint 1 GiB and 32 GiB"."""
         return "; ".join(", ".join(self._said(*each) for each in one.items()) for one in self.filters)
@@ -128,9 +134,10 @@ def read(path: Path = CONSTANTS, campaign: Path = points.CAMPAIGN) -> list[Const
 
 
 def _check_twice(place: str, found: Sequence[Constant]) -> None:
-    for name, times in Counter(constant.path for constant in found).items():
+    for (path, file), times in Counter((constant.path, constant.file) for constant in found).items():
         if times > 1:
-            raise UsageError(f"{place}: {name} stands there {times} times; expected once; remove the others")
+            words = f"{place}: {path} of {file} stands there {times} times"
+            raise UsageError(f"{words}; expected once; remove the others")
 
 
 def _check_number(place: str, found: Sequence[Constant]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from validation import show
 from validation.calibrate import Found
 
-NAMES = ("constant", "now", "found", "before", "after", "held out", "method", "by", "")
+NAMES = ("constant", "file", "now", "found", "before", "after", "held out", "method", "by", "")
 NOTES = (
     "before, after: mean absolute error of the points: of their times, or (direct) of what each says\n"
     "held out: points of the family that no constant has seen\n"
@@ -18,7 +18,7 @@ NOTES = (
 
 def text(found: Sequence[Found]) -> str:
     """A row per constant."""
-    table: str = show.table(NAMES, [_row(each) for each in found], left=(0, 6, 7, 8))
+    table: str = show.table(NAMES, [_row(each) for each in found], left=(0, 1, 7, 8, 9))
     return table + NOTES
 
 
@@ -26,7 +26,7 @@ def _row(each: Found) -> list[str]:
     constant = each.constant
     value = _said(each.value) if each.told else "-"
     return [
-        *(constant.path, _said(each.now), value, _share(each.before), _share(each.after)),
+        *(constant.path, constant.file, _said(each.now), value, _share(each.before), _share(each.after)),
         *(str(constant.held_out), constant.method, f"{constant.family}: {constant.named}", each.note),
     ]
 

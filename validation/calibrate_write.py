@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memsim import output
-from memsim.errors import OutputError
+from memsim.errors import OutputError, reason
 from memsim.profile_schema import table_at
 from validation.calibrate import Found
 from validation.calibrate_values import toml
@@ -48,7 +48,7 @@ def _read(path: Path) -> str:
         with path.open(encoding="utf-8", newline="") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise OutputError(f"{path}: cannot be read: {error}; expected a file of constants") from None
+        raise OutputError(f"{path}: cannot be read: {reason(error)}; expected a file of constants") from None
 
 
 def replaced(text: str, found: Found, path: Path) -> str:

@@ -23,7 +23,7 @@ from validation.figures_rows import FamilyRows, Row, number
 from validation.figures_words import said
 from validation.measure.points import CALIBRATE, HELD_OUT
 from validation.measure.rows import percentile
-from validation.repeat import folder_of
+from validation.repeat import between_runs, folder_of
 
 if TYPE_CHECKING:
     from memsim.progress import Progress
@@ -32,6 +32,7 @@ BOUNDS = Path(__file__).with_name("bounds.toml")
 ALL = "all"
 SPLITS = (HELD_OUT, CALIBRATE, ALL)
 LEAST_POINTS = 4  # that a line is fitted to
+BAR = 0.05  # mean error that is wanted of a family whose runs repeat within half of it
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class Family:
     calibrated_points that calibration may see;  calibrated   their axes
     replayed_on       the machine file
     sm_mhz            least and most of the clocks that were logged
+    spread            mean difference of repeated runs of a point; None: none was repeated
+    bar               mean error that is wanted: BAR, or twice the spread
     """
 
     name: str
@@ -77,6 +80,11 @@ class Family:
     bound: float | None
     sm_mhz: tuple[float, float] | None
     calibrated: tuple[Row, ...] = ()
+    spread: float | None = None
+
+    @property
+    def bar(self) -> float:
+        return max(BAR, 2 * (self.spread or 0.0))
 
     @property
     def mape(self) -> float:
@@ -135,7 +143,7 @@ def table(
     ]
     times, bounds = predict.in_parallel(tasks, workers, progress), read_bounds()
     return [
-        _family(family, on, rows, times_ns, bounds.get(family.name))
+        _family(family, on, rows, times_ns, bounds.get(family.name), between_runs(folder, family))
         for family, (_, rows, on), times_ns in zip(chosen, tasks, times, strict=True)
     ]
 
@@ -161,7 +169,12 @@ def _picked(rows: Iterable[Row], split: str) -> list[Row]:
 
 
 def _family(
-    family: FamilyRows, on: str, rows: Sequence[Row], times_ns: Sequence[float], bound: float | None
+    family: FamilyRows,
+    on: str,
+    rows: Sequence[Row],
+    times_ns: Sequence[float],
+    bound: float | None,
+    spread: float | None,
 ) -> Family:
     fitted = [row for row in family.rows if row["split"] == CALIBRATE]
     lines = line(fitted, rows)
@@ -174,7 +187,7 @@ def _family(
     clocks = [number(row, "sm_mhz") for row in rows if "sm_mhz" in row]
     span = (min(clocks), max(clocks)) if clocks else None
     seen = tuple(_values(family, row) for row in fitted)
-    return Family(family.name, on, points, len(fitted), bound, span, seen)
+    return Family(family.name, on, points, len(fitted), bound, span, seen, spread)
 
 
 def _values(family: FamilyRows, row: Row) -> Row:

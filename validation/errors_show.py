@@ -9,13 +9,13 @@ from memsim.units import format_time
 from validation import predict, reach, show
 from validation.errors import Family, Point
 
-NAMES = ("family", "points", "error", "bias", "95 %", "line", "bound", "worst", "at")
+NAMES = ("family", "points", "error", "bias", "95 %", "bar", "line", "bound", "worst", "at")
 POINT_NAMES = ("family", "point", "split", "measured", "predicted", "error", "line")
 
 
 def text(found: Sequence[Family], points: bool = False, far: bool = False) -> str:
     """A row per family; with `points` one per point before them, with `far` what was never fitted after."""
-    parts = [show.table(NAMES, [_row(each) for each in found], left=(0, 8)), *_notes(found)]
+    parts = [show.table(NAMES, [_row(each) for each in found], left=(0, 9)), *_notes(found)]
     if points:
         cells = [_point(family, point) for family in found for point in family.points]
         parts = [show.table(POINT_NAMES, cells, left=(0, 1, 2)), "\n", *parts]
@@ -30,7 +30,7 @@ def _row(family: Family) -> list[str]:
         family.name,
         str(len(family.points)),
         *(f"{family.mape:.1%}", f"{family.bias:+.1%}", f"{family.p95:.1%}"),
-        *(_share(family.line_mape), _share(family.bound)),
+        *(_share(family.bar), _share(family.line_mape), _share(family.bound)),
         *(f"{worst.error:+.1%}", worst.axes),
     ]
 
@@ -57,6 +57,7 @@ def _notes(found: Sequence[Family]) -> list[str]:
     return [
         *missing,
         "error, bias, 95 %: mean absolute, mean, and 95th percentile of the absolute errors\n",
+        "bar: mean error that is wanted: 5%, or twice what repeated runs of a point differ by\n",
         "line: t0 + bytes / bandwidth, fitted to the points that may calibrate\n",
         f"{logged}replayed on {machines}\n",
     ]
@@ -78,6 +79,8 @@ def _entry(family: Family, points: bool) -> dict[str, Any]:
         "bias": family.bias,
         "p95": family.p95,
         "line_mape": family.line_mape,
+        "bar": family.bar,
+        "spread": family.spread,
         "bound": family.bound,
         "calibrated_points": family.calibrated_points,
         "worst": family.worst_point.error,

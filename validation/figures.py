@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memsim.errors import OutputError, UsageError
+from memsim.errors import OutputError, UsageError, reason
 from memsim.output import check_writable
 from validation import figures_model, figures_plot, figures_public, figures_rows, figures_views
 
@@ -45,8 +45,7 @@ def _drawn(figure: figures_model.Figure, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         return figures_plot.draw(figure, folder)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"{folder}: cannot be written: {reason}; choose another folder") from None
+        raise OutputError(f"{folder}: cannot be written: {reason(error)}; choose another folder") from None
 
 
 def _measured(measured: Path | None) -> Iterator[tuple[str, figures_model.Figure]]:

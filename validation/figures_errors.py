@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memsim.errors import OutputError
+from memsim.errors import OutputError, reason
 from memsim.output import check_writable
 from memsim.units import format_time
 from validation import figures_plot
@@ -35,8 +35,7 @@ def draw_all(found: Sequence[Family], folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         return [path for family in found for path in draw(family, folder)]
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"{folder}: cannot be written: {reason}; choose another folder") from None
+        raise OutputError(f"{folder}: cannot be written: {reason(error)}; choose another folder") from None
 
 
 def draw(family: Family, folder: Path) -> list[Path]:

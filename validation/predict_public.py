@@ -5,14 +5,17 @@ public.gdn       GDN recurrence of vLLM (packed decode), heads of Qwen3.5's mode
 public.v4_index  paged index logits of DeepSeek V4 (DeepGEMM), a key for 4 tokens, 64 index heads
 public.all_reduce  vLLM's own all-reduce between 2, 4 and 8 GPUs, up to the 8 MiB that it is used for
 
-They were timed without a flush (`tables/aiconfigurator-h200/SOURCE.md`): a graph of one call, launched again
-and again, on the same buffers: what the cache still holds is warm, and each call pays the graph's launch. Of
-one shape that several models have, the first row counts; of GDN shapes with the same bytes of states and the
-same value heads a key head, that of the fewest sequences: their 197 shapes are 57 grids, equal program for
-program. The kernels are those of `workloads`; vLLM's packed ones form the gate themselves, which is left out,
-and follow no lists of sequences and states as FLA's KDA does: both cost what FLA's GDN does beside bytes.
-Fused KDA, with convolution and norm, is another kernel. Sums were timed in a graph of many; the smallest one
-of eight GPUs has set the waiting of `workloads/costs.toml`, and does not count.
+They were timed without a flush (`tables/aiconfigurator-h200/SOURCE.md`): a graph of one call, launched
+again and again, on the same buffers: what the cache still holds is warm, each call pays the graph's launch.
+What is warm is so in a kernel's start as well: page tables and schedules, which index scans look up before
+their first keys, come at the latency of the cache, not the memory's. Of one shape that several models have,
+the first row counts; of GDN shapes with the same bytes of states and the same value heads a key head, that
+of the fewest sequences: their 197 shapes are 57 grids, equal program for program; of index scans with as
+many segments of 256 keys likewise, 27 of 185. The kernels are those of `workloads`; vLLM's packed ones form
+the gate themselves, which is left out, and follow no lists of sequences and states as FLA's KDA does: both
+cost what FLA's GDN does beside bytes. Fused KDA, with convolution and norm, is another kernel. Sums were
+timed in a graph of many; the smallest one of eight GPUs has set the waiting of `workloads/costs.toml`, and
+does not count.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from workloads import collective, costs, indexer
 from workloads.formats import INDEX_FORMATS, QUERY_FORMATS
 from workloads.record import Recorder
 from workloads.shapes import GdnShape, KdaShape
-from workloads.splits import AS_PRODUCTION
+from workloads.splits import AS_PRODUCTION, SEGMENT_ROWS
 
 FOLDER = "nvidia-h200"  # of measurements: the same part
 INDEX_HEADS, RATIO = 64, 4
@@ -56,7 +59,9 @@ def recurrence(row: Row, system: System) -> Job:
 
 def index(row: Row, system: System) -> Job:
     """Scores of the keys of `context_tokens` and the new token."""
-    batch, entries = count(row, "batch"), (count(row, "context_tokens") + 1) // RATIO
+    batch, entries = count(row, "batch"), _entries(row)
+    cold_ps, (cache_ps, memory_ps) = costs.of("dsa-index")["startup_ps"], _latencies_ps(system)
+    warm_ps = cold_ps * cache_ps // memory_ps
 
     def run(recorder: Recorder) -> None:
         queries, keys = QUERY_FORMATS["fp8"], INDEX_FORMATS["fp8"]
@@ -64,7 +69,19 @@ def index(row: Row, system: System) -> Job:
         own = indexer.declare(recorder, 0, kept, batch, AS_PRODUCTION)
         indexer.scan(recorder, 0, own, [entries] * batch, system.initiators[0].units)
 
-    return _again(record(run), system)
+    with costs.tried({"kernel.dsa-index.startup": f"{warm_ps} ps"}):
+        return _again(record(run), system)
+
+
+def _entries(row: Row) -> int:
+    """Keys of a sequence, the new token's block included."""
+    return (count(row, "context_tokens") + 1) // RATIO
+
+
+def _latencies_ps(system: System) -> tuple[int, int]:
+    """Of a load that the cache has, and of one from the memory behind it."""
+    cache_ps = system.cache.latency_ps
+    return cache_ps, cache_ps + system.tiers[0].latency_ps[0]
 
 
 def sums(row: Row, system: System) -> Job:
@@ -89,9 +106,11 @@ def _again(call: Recorded, system: System) -> Job:
 def families() -> list[FamilyRows]:
     """The public tables as families, all held out."""
     return [
-        _distinct(_family("public.gdn", "gdn-vllm", ("key_heads", "heads", "batch"), _packed)),
+        _distinct(_family("public.gdn", "gdn-vllm", ("key_heads", "heads", "batch"), _packed), _grid),
         _family("public.kda", "kda-vllm", ("heads", "batch"), _packed),
-        _family("public.v4_index", "index-logits-vllm", ("batch", "context_tokens"), _decoded),
+        _distinct(
+            _family("public.v4_index", "index-logits-vllm", ("batch", "context_tokens"), _decoded), _scan
+        ),
         _sums(),
     ]
 
@@ -110,13 +129,23 @@ def _sums() -> FamilyRows:
     return FamilyRows("public.all_reduce", described.what, ("gpus", "elements"), tuple(rows))
 
 
-def _distinct(family: FamilyRows) -> FamilyRows:
-    """Of the rows whose grids are equal program for program, that of the fewest sequences."""
-    found: dict[tuple[float, float], Row] = {}
+def _distinct(family: FamilyRows, work: Callable[[Row], tuple[float, ...]]) -> FamilyRows:
+    """Of the rows whose blocks have the same work, that of the fewest sequences."""
+    found: dict[tuple[float, ...], Row] = {}
     for row in sorted(family.rows, key=lambda row: number(row, "batch")):
-        heads = number(row, "heads")
-        found.setdefault((heads * number(row, "batch"), heads / number(row, "key_heads")), row)
+        found.setdefault(work(row), row)
     return replace(family, rows=tuple(found.values()))
+
+
+def _grid(row: Row) -> tuple[float, ...]:
+    """Recurrences: grids that are equal program for program."""
+    heads = number(row, "heads")
+    return heads * number(row, "batch"), heads / number(row, "key_heads")
+
+
+def _scan(row: Row) -> tuple[float, ...]:
+    """Index scans: segments of 256 keys, of all sequences."""
+    return (number(row, "batch") * -(-_entries(row) // SEGMENT_ROWS),)
 
 
 def _packed(row: Mapping[str, Any]) -> bool:

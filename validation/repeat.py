@@ -16,6 +16,7 @@ from validation import figures, figures_rows
 from validation.figures_rows import FamilyRows, Row, number
 from validation.figures_words import said
 from validation.measure import points
+from validation.measure import rows as csv_rows
 from validation.measure.rows import NOISY, percentile
 
 WANTED = 0.95  # of the points of GPU families shall have steady samples
@@ -130,6 +131,24 @@ def spreads(machine: str) -> list[Spread]:
             )
         )
     return found
+
+
+def between_runs(folder: Path, family: FamilyRows) -> float | None:
+    """How far earlier medians of a folder's points lie from the newest, mean of the points, as a share.
+
+    None where no point was measured in two runs.
+    """
+    path = folder / f"{family.name}.csv"
+    found: dict[tuple[str, ...], list[float]] = {}
+    for row in csv_rows.read(path) if path.is_file() else []:
+        if row["median_ns"] and not row["error"]:
+            found.setdefault(tuple(row[axis] for axis in family.axes), []).append(float(row["median_ns"]))
+    repeated = [times for times in found.values() if len(times) > 1]
+    if not repeated:
+        return None
+    return statistics.fmean(
+        statistics.fmean(abs(time / newest - 1) for time in others) for *others, newest in repeated
+    )
 
 
 def share(found: list[Spread], gpu: bool) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memsim.errors import UsageError
+from memsim.errors import UsageError, reason
 from memsim.units import parse_tokens
 
 COLUMN = "context"
@@ -18,7 +18,7 @@ def contexts_of(path: Path) -> list[int]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--contexts {path}: cannot be read: {error}") from None
+        raise UsageError(f"--contexts {path}: cannot be read: {reason(error)}; name another file") from None
     rows = [(number, line.split(",")) for number, line in enumerate(lines, 1) if line.strip()]
     column = 0
     if rows and not rows[0][1][0].strip()[:1].isdigit():

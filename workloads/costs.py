@@ -1,8 +1,8 @@
 """What kernels cost beside bytes and arithmetic: `costs.toml`, read once, no torch.
 
 The name of a kernel's family enters; picoseconds and FLOPs for its launch leave, and the numbers with
-their sources for the trace that rests on them. `tried` puts other values in their place, for what is recorded
-inside it.
+their sources for the trace that rests on them. A cost may be another's (`like`), or some times it: it follows
+what the other one is. `tried` puts other values in their place, for what is recorded inside it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import math
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from memsim.errors import UsageError, nearest, shown
-from memsim.units import parse_share, parse_time
+from memsim.units import format_time, parse_share, parse_time
 from workloads.facts import PROVENANCES, Fact
 
 FILE = Path(__file__).with_name("costs.toml")
@@ -24,11 +25,25 @@ GROUP = "kernel"  # paths are kernel.FAMILY.KEY
 TIMES = ("startup", "drain", "tile")
 SHARES = ("efficiency",)
 KEYS = (*TIMES, *SHARES)
-ENTRY = ("value", "provenance", "source")
+ALL = "all"  # of a family: as another family is throughout
+WORDS, ENDS = ("provenance", "source"), ("low", "high")
+MOST_TIMES = 100  # of another cost
 
 Value = str | float
 
 _tried: dict[str, Value] = {}  # path -> value
+
+
+class Cost(NamedTuple):
+    """A number of the file: its own `value`, or `times` that of the path `like`; how far it may be off."""
+
+    value: Value
+    provenance: str
+    source: str
+    low: str = ""
+    high: str = ""
+    like: str = ""
+    times: Fraction = Fraction(1)
 
 
 class Costs(TypedDict):
@@ -50,9 +65,17 @@ def flops_of(family: str, flops: int) -> int:
     return math.ceil(flops / parse_share(_value(f"{GROUP}.{family}.efficiency", "1")))
 
 
-def facts(families: Collection[str]) -> list[Fact]:
-    """The numbers behind the costs of some families; none for those that have none."""
-    return [fact for path, fact in known().items() if path.split(".")[1] in families]
+def inputs(families: Collection[str]) -> list[dict[str, str]]:
+    """The numbers behind the costs of some families, as a trace lists them; none for those that have none."""
+    known_costs = known().items()
+    return [_input(path, cost) for path, cost in known_costs if path.split(".")[1] in families]
+
+
+def _input(path: str, cost: Cost) -> dict[str, str]:
+    by = "" if cost.times == 1 else f"{float(cost.times):g} times "
+    source = f"{by}{cost.like}: {cost.source}" if cost.like else cost.source
+    fact = Fact(path, str(cost.value), cost.provenance, source)._asdict()
+    return {**fact, "low": cost.low, "high": cost.high} if cost.low else fact
 
 
 @contextmanager
@@ -68,46 +91,93 @@ def tried(values: Mapping[str, Value]) -> Iterator[None]:
 
 
 @cache
-def known() -> dict[str, Fact]:
+def known() -> dict[str, Cost]:
     """All constants of the file by their path."""
     return read(FILE)
 
 
-def read(path: Path) -> dict[str, Fact]:
+def read(path: Path) -> dict[str, Cost]:
     """The constants of a file by their path, kernel.FAMILY.KEY; UsageError, one line, if one is none."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8")).get(GROUP, {})
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path.name}: not valid TOML: {error}") from None
-    found = {}
+    entries = {}
     for family, table in tables.items():
-        for key, entry in table.items():
+        for key, entry in _keys(tables, table).items():
             name = f"{GROUP}.{family}.{key}"
             if key not in KEYS:
-                raise UsageError(f"{path.name}: unknown key '{name}'; {nearest(key, KEYS)}")
-            found[name] = _fact(f"{path.name}: {name}", name, entry)
-    return found
+                raise UsageError(f"{path.name}: unknown key '{name}'; {nearest(key, (*KEYS, ALL))}")
+            entries[name] = entry
+    where = {name: f"{path.name}: {name}" for name in entries}
+    own = {name: _own(where[name], name, entry) for name, entry in entries.items() if not _like(entry)}
+    return {name: own.get(name) or _other(where[name], name, entries[name], own) for name in entries}
 
 
-def _fact(where: str, name: str, entry: object) -> Fact:
-    if not isinstance(entry, dict) or set(entry) != set(ENTRY):
-        raise UsageError(f"{where} is {shown(entry)}; expected a table of {', '.join(ENTRY)}")
-    fact = Fact(name, **entry)
-    if fact.provenance not in PROVENANCES:
-        expected = nearest(fact.provenance, PROVENANCES)
-        raise UsageError(f"{where}: unknown provenance {shown(fact.provenance)}; {expected}")
+def _keys(tables: Mapping[str, Any], table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A family's entries; ALL stands for each key that the family has which it names."""
+    if not _like(table.get(ALL)):
+        return table
+    others = tables.get(table[ALL]["like"])
+    return dict.fromkeys(others, table[ALL]) if isinstance(others, dict) and len(table) == 1 else table
+
+
+def _like(entry: object) -> bool:
+    return isinstance(entry, dict) and "like" in entry
+
+
+def _own(where: str, name: str, entry: Any) -> Cost:
+    """A cost that has a value of its own."""
+    _check(where, entry, needed=("value", *WORDS), others=ENDS)
+    parse = _parser(name)
     try:
-        _parser(name)(fact.value)
+        ends = [parse(entry[end]) for end in ("low", "value", "high") if end in entry]
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    return fact._replace(value=str(fact.value)) if name.endswith(SHARES) else fact
+    if len(ends) == 2 or ends != sorted(ends):
+        raise UsageError(f"{where} is {shown(entry)}; expected low and high around the value, or neither")
+    return Cost(**entry)
 
 
-def _parser(path: str) -> Callable[[object], object]:
+def _other(where: str, name: str, entry: Any, own: Mapping[str, Cost]) -> Cost:
+    """A cost that is another's, or some times it."""
+    key = name.rpartition(".")[2]
+    _check(where, entry, needed=("like", *WORDS), others=("times",) if key in TIMES else ())
+    like = f"{GROUP}.{entry['like']}" + ("" if "." in str(entry["like"]) else f".{key}")
+    if like not in own or _parser(like) is not _parser(name):
+        raise UsageError(
+            f"{where}: like is {shown(like)}, which has no value of its own; {nearest(like, own)}"
+        )
+    times = entry.get("times", 1)
+    if type(times) not in (int, float) or not 0 < times <= MOST_TIMES:
+        raise UsageError(f"{where}: times is {shown(times)}; expected a number above 0, {MOST_TIMES} at most")
+    cost = Cost("", entry["provenance"], entry["source"], like=like, times=Fraction(str(times)))
+    return cost._replace(value=_scaled(own[like].value, cost))
+
+
+def _check(where: str, entry: Any, needed: tuple[str, ...], others: tuple[str, ...]) -> None:
+    if not isinstance(entry, dict) or not set(needed) <= set(entry) <= {*needed, *others}:
+        more = f", and {' and '.join(others)} at most" if others else ""
+        raise UsageError(f"{where} is {shown(entry)}; expected a table of {', '.join(needed)}{more}")
+    word = entry["provenance"]
+    if word not in PROVENANCES:
+        raise UsageError(f"{where}: unknown provenance {shown(word)}; {nearest(str(word), PROVENANCES)}")
+
+
+def _parser(path: str) -> Callable[[object], Any]:
     key = path.rpartition(".")[2]
     return parse_share if key in SHARES else parse_time
 
 
 def _value(path: str, default: Value) -> Value:
-    fact = known().get(path)
-    return _tried.get(path, fact.value if fact else default)
+    cost = known().get(path)
+    if path in _tried or cost is None:
+        return _tried.get(path, default)
+    return _scaled(_value(cost.like, default), cost) if cost.like else cost.value
+
+
+def _scaled(value: Value, cost: Cost) -> Value:
+    """Times of another cost, as the file would write it."""
+    if cost.times == 1:
+        return value
+    return format_time(int(parse_time(value) * cost.times))

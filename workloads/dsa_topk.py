@@ -26,11 +26,13 @@ from workloads.facts import Fact
 from workloads.grid import Blocks, Shape, even, one
 from workloads.record import Recorder, RegionHandle
 from workloads.splits import AS_PRODUCTION, Cut, is_cut
-from workloads.topk_grid import MOST_SPREAD, SCORE_BYTES, Grid, spread
+from workloads.topk_grid import MOST_SPREAD, ONE_BLOCK, SCORE_BYTES, Grid, spread
 
 TILE_BYTES = 16_384
 TILES_IN_FLIGHT = 1
-COST, SPREAD_COST, OLDER_COST = "dsa-topk", "dsa-topk-spread", "dsa-topk-per-row"
+ALONE_IN_FLIGHT = 2
+COST, SPREAD_COST = "dsa-topk", "dsa-topk-spread"
+ALONE_COST, OLDER_COST = "dsa-topk-alone", "dsa-topk-per-row"
 
 Int64s = npt.NDArray[np.int64]
 
@@ -43,6 +45,12 @@ FACTS = (
     ),
     Fact("kernel.dsa-topk.tile_bytes", "16,384 B", "stated", "vLLM persistent_topk: 1024 threads x 16 B"),
     Fact("kernel.dsa-topk.tiles_in_flight", "1", "assumed", "a loop with a dependent histogram update"),
+    Fact(
+        "kernel.dsa-topk-alone.tiles_in_flight",
+        "2",
+        "measured",
+        "H200: dsa.topk, length 3M to 10M: a block reads 47 to 50 GB/s, whether the L2 has its scores or not",
+    ),
     *topk_grid.FACTS,
 )
 
@@ -96,7 +104,7 @@ def step(
                     _propose(scores, candidates, sequence, batch, choice, picks, cut)
         name += "-merge"
     grid = None if cut.blocks or most <= picks else spread(batch, most, units)
-    with _kernel(recorder, name, family, layer, batch, grid, cut):
+    with _kernel(recorder, name, family, layer, batch, most, grid, cut):
         for sequence, choice in enumerate(choices):
             if choice.entries <= picks:
                 chosen = torch.arange(choice.entries, device=recorder.device)
@@ -115,14 +123,23 @@ def step(
 
 
 def _kernel(
-    recorder: Recorder, name: str, family: str, layer: int, sequences: int, grid: Grid | None, cut: Cut
+    recorder: Recorder,
+    name: str,
+    family: str,
+    layer: int,
+    sequences: int,
+    most: int,
+    grid: Grid | None,
+    cut: Cut,
 ) -> AbstractContextManager[Kernel]:
-    """The launch that writes the selection."""
+    """The launch that writes the selection, of `most` scores a sequence."""
     if grid is not None:
         blocks, shape = grid.groups * grid.blocks, _spread_launch(grid)
         return recorder.kernel(name, family, layer, blocks, shape, cost=SPREAD_COST)
-    shape = _launch(1 if sequences > MOST_SPREAD else 2)
-    return recorder.kernel(name, family, layer, sequences, shape, cost=OLDER_COST if cut.blocks else COST)
+    alone = not cut.blocks and (sequences > MOST_SPREAD or most > ONE_BLOCK)
+    shape = _launch(1 if sequences > MOST_SPREAD else 2, ALONE_IN_FLIGHT if alone else TILES_IN_FLIGHT)
+    cost = OLDER_COST if cut.blocks else ALONE_COST if alone else COST
+    return recorder.kernel(name, family, layer, sequences, shape, cost=cost)
 
 
 def _blocks(sequence: int, grid: Grid | None) -> Blocks:
@@ -211,11 +228,11 @@ def padded_indices(rows: torch.Tensor, k: int) -> torch.Tensor:
     return torch.nn.functional.pad(rows.int(), (0, k - len(rows)), value=-1)[:, None]
 
 
-def _launch(resident: int) -> Shape:
+def _launch(resident: int, in_flight: int = TILES_IN_FLIGHT) -> Shape:
     return Shape(
         tile_rows=TILE_BYTES // SCORE_BYTES,
         tile_bytes=TILE_BYTES,
-        tiles_in_flight=TILES_IN_FLIGHT,
+        tiles_in_flight=in_flight,
         blocks_per_unit=resident,
         tile_rule="vllm top-k: a block a sequence",
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from memsim.errors import UsageError
+from memsim.errors import UsageError, reason
 from workloads.facts import Fact
 from workloads.models.model import Model
 
@@ -92,7 +92,7 @@ def recorded(path: Path, experts: int, active: int) -> Routing:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--routing {path}: cannot be read: {error}") from None
+        raise UsageError(f"--routing {path}: cannot be read: {reason(error)}; name another file") from None
     rows: dict[tuple[int, int], dict[int, list[int]]] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
