@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from memsim.cli_models import KvDtype, WeightsDtype
+from memsim.cli_options import Place
 from memsim.output import named
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -107,14 +109,19 @@ def compare(
     part: Annotated[
         Literal["step", "attention"], typer.Option(help="What the times are of: whole steps, or attention.")
     ] = "step",
+    place: Place = None,
+    kv_dtype: KvDtype = None,
+    weights_dtype: WeightsDtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare your own decode runs with what memsim projects: measured, predicted, error, interval."""
     from memsim import progress, report_json
+    from memsim.projection_point import Ask
     from validation import compare as comparing
 
+    ask = Ask(part=part, place=tuple(place or ()), kv_dtype=kv_dtype, weights_dtype=weights_dtype)
     with progress.shown("projecting") as advance:
-        found = comparing.compared(runs, part, advance)
+        found = comparing.compared(runs, ask, advance)
     if as_json:
         print(report_json.dumps(comparing.document(found)), end="")
     else:

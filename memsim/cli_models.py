@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from memsim.cli_options import AsJson
-from memsim.errors import CheckFailed
+from memsim.cli_options import AsJson, Overrides, comma_words
+from memsim.errors import CheckFailed, UsageError
 
 app = typer.Typer(help="Models: their attention stacks, what they cost, where each number comes from.")
 
@@ -68,11 +68,16 @@ def show_model(
     context: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TOKENS", help="Tokens in the cache, once or more. Default: 128K, 1M and 10M (binary)."
+            metavar="TOKENS", help="Tokens in the cache: 128K,1M; repeatable. Default: 128K,1M,10M (binary)."
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Sequences that are decoded together.")] = 1,
     parallel: Parallel = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Also say whether what one GPU holds fits its memory."),
+    ] = None,
+    overrides: Overrides = None,
     replace: Replace = None,
     ratio: Ratio = None,
     kv_dtype: KvDtype = None,
@@ -82,21 +87,30 @@ def show_model(
 ) -> None:
     """Print a model as a datasheet.
 
-    Its layers, what its caches hold and a token reads, what one GPU holds of a batch, its parameters, then
-    every number with its source.
+    Its layers, what its caches hold and a token reads, what one GPU holds of a batch (with --machine: whether
+    it fits), its parameters, then every number with its source.
     """
     from memsim import report, report_json, report_models
     from memsim.units import MOST_BATCH, parse_tokens, within
     from workloads.models import get_model
-    from workloads.models.document import MODEL_CONTEXTS, document
+    from workloads.models.document import MODEL_CONTEXTS, document, fitting
     from workloads.models.load import changes_of
     from workloads.parallel import ALONE, parse_parallel
 
     changes = changes_of(replace or (), ratio, kv_dtype, index_dtype, weights_dtype)
-    contexts = [parse_tokens(tokens) for tokens in context or ()] or MODEL_CONTEXTS
+    words = [word for text in context or () for word in comma_words(text)]
+    contexts = [parse_tokens(word) for word in words] or MODEL_CONTEXTS
     shared = ALONE if parallel is None else parse_parallel(parallel)
     within("batch", batch, 1, MOST_BATCH)
     found: dict[str, Any] = document(get_model(model, changes), contexts, batch, shared)
+    if machine is not None:
+        from memsim.profile import load_machine
+        from memsim.route import build_system
+
+        first = build_system(load_machine(machine, overrides or ())).tiers[0]
+        found["held"] |= fitting(found["held"], machine, first.name, first.capacity_bytes)
+    elif overrides:
+        raise UsageError("--set changes a machine, and none is named; add --machine NAME")
     if as_json:
         print(report_json.dumps(found), end="")
     else:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from memsim.errors import UsageError
 from memsim.output import named
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -67,6 +68,14 @@ OutputDir = Annotated[
         "--output", "-o", parser=named, metavar="DIR", help="Also write result, table and inputs here."
     ),
 ]
+
+
+def comma_words(text: str) -> list[str]:
+    """Words between commas; UsageError for none."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise UsageError(f"'{text}': an empty word; expected words with commas between them")
+    return words
 
 
 def with_counts(words: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from memsim.cli_models import IndexDtype, KvDtype, Parallel, Ratio, Replace
-from memsim.cli_options import AsJson, Overrides, Place, RunOn
+from memsim.cli_options import AsJson, Overrides, Place, RunOn, comma_words
 from memsim.errors import DoesNotFit
 from memsim.output import named
 
@@ -118,9 +118,9 @@ def project(
     )
     cells = grid(
         models,
-        _words(machine),
-        [parse_tokens(each) for each in _words(context)],
-        [batch_of(each) for each in _words(batch)],
+        comma_words(machine),
+        [parse_tokens(each) for each in comma_words(context)],
+        [batch_of(each) for each in comma_words(batch)],
     )
     check(cells, ask)
     if output is not None:
@@ -141,16 +141,6 @@ def project(
         report.show(projection_show.render(points))
     if all(point.refused for point in points):
         raise DoesNotFit(f"none of {len(points)} points fits; {points[0].refused}")
-
-
-def _words(text: str) -> list[str]:
-    """Words between commas; UsageError for none."""
-    from memsim.errors import UsageError
-
-    words = [word.strip() for word in text.split(",")]
-    if not all(words):
-        raise UsageError(f"'{text}': an empty word; expected words with commas between them")
-    return words
 
 
 def _slo_ps(text: str | None) -> int | None:
@@ -198,7 +188,7 @@ def crossover(
     """
     from memsim import crossing, crossing_show, progress, report, report_json
 
-    batches, contexts = _words(batch), _words(context) if context else []
+    batches, contexts = comma_words(batch), comma_words(context) if context else []
     ranged = len(batches) > 1
     if not contexts:
         contexts = ["1M"] if ranged else list(crossing.CONTEXTS)
@@ -206,7 +196,7 @@ def crossover(
         found = crossing.crossover(
             a,
             b,
-            _words(machine),
+            comma_words(machine),
             context=tuple(contexts) if len(contexts) > 1 else contexts[0],
             batch=tuple(map(_number, batches)) if ranged else _number(batches[0]),
             place=place or (),

@@ -39,7 +39,7 @@ from memsim.limits import check_times
 from memsim.options import ReplayOptions
 from memsim.progress import Progress
 from memsim.program import UNIT_SHARES, Plan, Program, build_program, home_of
-from memsim.result import LATENCY_BUCKETS, Outcome, empty_outcome
+from memsim.result import LATENCY_BUCKETS, READ, Outcome, empty_outcome
 from memsim.rules import (  # fmt: skip
     GATHER_AT,
     MOST_WAITED_PS,
@@ -211,7 +211,8 @@ def _replay_lone(
 ) -> Counts:
     """Replay a segment of one block at a time on one tier (see fast_lone)."""
     counts = empty_counts(1, len(memory.regions) - 1, system)
-    ring = fast_ring.fresh_ring(tier, system.tiers[tier].channels, system.tiers[tier].interleave_bytes, most)
+    here = system.tiers[tier]
+    ring = fast_ring.fresh_ring(tier, here.channels, here.interleave_bytes, here.channel_mbps[READ], most)
     while fast_ring.run(hardware, work, memory, ring, counts) == fast_ring.PAUSED:
         pass  # here Ctrl-C is heard
     return counts

@@ -134,12 +134,13 @@ class Bank(NamedTuple):
     latency_ps: int
 
 
-def fresh_ring(tier: int, channels: int, interleave_bytes: int, most: int) -> Ring:
+def fresh_ring(tier: int, channels: int, interleave_bytes: int, read_mbps: int, most: int) -> Ring:
     """The ring of a segment on one tier, of whose tiles at most `most` are outstanding."""
     at = np.zeros(17, np.int64)
     at[AT_TIER], at[AT_SHIFT], at[AT_BLOCK] = tier, interleave_bytes.bit_length() - 1, -1
     servers = np.zeros((channels + 2, SERVER_COLUMNS), np.int64)
     servers[:, RATE] = 1
+    servers[:channels, RATE] = read_mbps  # WAY: they read
     return Ring(at, servers, np.zeros(most, np.int64), *(np.zeros(LOT, np.int64) for _ in range(9)))
 
 

@@ -123,9 +123,11 @@ def book_piece(servers, i, now_ps, service, rate, write, turnaround_ps):
     """
     begin_ps, rest = servers[i, WHOLE_PS], servers[i, REST]
     end_ps = begin_ps + (rest > 0)
-    if servers[i, RATE] != rate:
-        begin_ps, rest = end_ps, 0
-    if servers[i, WAY] != write:
+    if servers[i, WAY] != write:  # a channel's rate goes with its way
+        servers[i, WAY] = write
+        if servers[i, RATE] != rate:
+            begin_ps, rest = end_ps, 0
+            servers[i, RATE] = rate
         begin_ps += turnaround_ps
     if now_ps >= end_ps:  # last, for it holds as often as not: a choice of values is quicker than a branch
         begin_ps, rest = now_ps, 0
@@ -136,8 +138,6 @@ def book_piece(servers, i, now_ps, service, rate, write, turnaround_ps):
     begin_ps += service[0] + carry
     servers[i, WHOLE_PS] = begin_ps
     servers[i, REST] = rest
-    servers[i, RATE] = rate
-    servers[i, WAY] = write
     return begin_ps + (rest > 0), waited_ps
 
 

@@ -196,6 +196,8 @@ def fresh_state(hardware: Hardware, work: Work, slots: int, most: int, requests:
     channels = hardware.tiers[tiers, SERVER_AT]  # and the cache's two ways
     servers = np.zeros((channels + 2 * links + 2 * (tiers - 1) + 3 * units, SERVER_COLUMNS), np.int64)
     servers[:, RATE] = 1
+    for tier in hardware.tiers[: tiers - 1]:
+        servers[tier[SERVER_AT] : tier[SERVER_AT] + tier[CHANNELS], RATE] = tier[MBPS]  # WAY: they read
     progress = np.empty((kernels, 2), np.int64)
     progress[:, LEFT] = work.kernels[1:, BLOCK_AT] - work.kernels[:-1, BLOCK_AT]
     progress[:, NEXT_BLOCK] = work.kernels[:-1, BLOCK_AT]

@@ -61,9 +61,9 @@ def check_times(program: Program, memory: Memory, system: System, quantum_bytes:
 
 def _at_most_ps(program: Program, memory: Memory, system: System, quantum_bytes: int) -> float:
     """No less than longest_time_ps, and quickly: all ops are one, which goes to every place in use."""
-    region, rows = program.ops.table[:, rules.REGION], program.ops.table[:, rules.ROWS].astype(np.float64)
-    one = np.ones(1, np.int64)
-    nbytes = np.dot(rows, memory.regions[region, rules.ROW_BYTES]) * one
+    table, row_bytes, one = program.ops.table, memory.regions[:, rules.ROW_BYTES], np.ones(1, np.int64)
+    rows = np.bincount(table[:, rules.REGION], table[:, rules.ROWS], len(row_bytes))
+    nbytes = (rows @ row_bytes) * one
     requests = 4 * rows.sum() + nbytes / _smallest(memory, system, quantum_bytes)
     every = Demand(requests, nbytes, one, 0 * one, one, one)
     served_ps = [

@@ -33,6 +33,12 @@ _REGULAR = "expected a TOML file of text, at most 1 MB"
 _SET = "expected GROUP.NAME.KEY=VALUE, as in link.pcie.bandwidth=128 GB/s"
 SET_SOURCE = "set on the command line"
 
+SHARES_OF = {  # of a tier or a link: what of each bandwidth is reached
+    "bandwidth": ("efficiency", "write_efficiency", "efficiency_out"),
+    "write_bandwidth": ("write_efficiency",),
+    "bandwidth_out": ("efficiency_out",),
+}
+
 # Faults that pydantic words for programmers, by its name for them: what was expected.
 _NUMBER = '{ value = ..., provenance = "...", source = "..." }'
 _EXPECTED = {
@@ -214,7 +220,19 @@ def overridden(table: dict[str, Any], text: str) -> dict[str, Any]:
     new = value_of(value)
     if is_number(parts):
         new = {"value": new, "provenance": "assumed", "source": SET_SOURCE}
-    return _replaced(table, parts, new)
+    return _with_doubt(_replaced(table, parts, new), parts)
+
+
+def _with_doubt(table: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """The table, in which shares of a bandwidth that was set are no longer measured: it was another one."""
+    group, name, key = path[:3]
+    for share in SHARES_OF.get(key, ()) if group in ("tier", "link") else ():
+        number = table[group][name].get(share)
+        if number and number["provenance"] in ("measured", "calibrated"):
+            source = f"{number['source']}; of another bandwidth"
+            doubted = {**number, "provenance": "extrapolated", "source": source}
+            table = _replaced(table, [group, name, share], doubted)
+    return table
 
 
 def _check_name(where: str, what: str, name: str, names: Iterable[str], none: str) -> None:

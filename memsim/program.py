@@ -202,6 +202,7 @@ def _deal(
     source, place, begin, rows = _ops_by_block(kernel, accesses)
     gathered, worked, region = accesses.gather_at[source], accesses.worked[source], accesses.region[source]
     stride = accesses.stride[source]
+    small_tiles = np.maximum(1, kernel.tile_bytes // np.maximum(1, row_bytes))  # of what is not worked
     columns = (
         region,
         accesses.write[source],
@@ -210,7 +211,7 @@ def _deal(
         rows,
         stride,
         np.where(gathered >= 0, gathered + begin, -1),
-        np.where(worked, kernel.tile_rows, np.maximum(1, kernel.tile_bytes // row_bytes[region])),
+        np.where(worked, kernel.tile_rows, small_tiles[region]),
         worked,
         accesses.dependent[source],
     )

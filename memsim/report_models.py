@@ -121,6 +121,10 @@ def _held(held: Mapping[str, Any]) -> Table:
     table = plain_table(title, *(f"at {format_tokens(at['context_tokens'])}" for at in contexts))
     for name, label in HELD.items():
         table.add_row(label, *(format_bytes(at[f"{name}_bytes"]) for at in contexts))
+    if "machine" in held:
+        room = f"{format_bytes(held['capacity_bytes'])} of {held['tier']} ({held['machine']})"
+        lacks = (at["short_bytes"] for at in contexts)
+        table.add_row(f"fits {room}", *(f"{format_bytes(n)} too much" if n else "yes" for n in lacks))
     return table
 
 

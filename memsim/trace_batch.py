@@ -151,15 +151,21 @@ def decode_rows(path: str, batch: Batch, code: int) -> tuple[list[int], list[Any
 def decode_accesses(batch: Batch) -> AccessRows:
     """The access rows of a batch as arrays that are contiguous and may be written to."""
     at = np.flatnonzero(batch.codes == ACCESS)
+    columns: pa.RecordBatch = batch.columns
+    chosen: Int64s | slice = at
+    if len(at) and at[-1] - at[0] == len(at) - 1:  # in one run, as rows of a large kernel are
+        columns, chosen = batch.columns.slice(at[0], len(at)), slice(None)
 
     def integers(name: str) -> Int64s:
-        return _numpy(batch.columns.column(name).fill_null(0))[at].astype(np.int64, copy=False)
+        values: Int64s = _numpy(columns.column(name).fill_null(0))[chosen].astype(np.int64)
+        return values
 
     def booleans(name: str) -> Bools:
-        return _numpy(batch.columns.column(name).fill_null(False))[at].astype(np.bool_, copy=False)
+        values: Bools = _numpy(columns.column(name).fill_null(False))[chosen].astype(np.bool_)
+        return values
 
-    lists = batch.columns.column("gather")
-    gathered = _numpy(lists.value_lengths().fill_null(-1))[at].astype(np.int64)
+    lists = columns.column("gather")
+    gathered = _numpy(lists.value_lengths().fill_null(-1))[chosen].astype(np.int64)
     ends = np.cumsum(np.maximum(gathered, 0))
     values = Accesses(
         block=integers("block"),
@@ -169,7 +175,7 @@ def decode_accesses(batch: Batch) -> AccessRows:
         first_row=integers("first_row"),
         rows=integers("rows"),
         stride=integers("stride"),
-        spread=_words(batch.columns.column("spread"), SPREADS)[at].astype(np.int64),
+        spread=_words(columns.column("spread"), SPREADS)[chosen].astype(np.int64),
         grain=integers("grain"),
         gather_at=np.where(gathered < 0, -1, ends - gathered),
         gather_rows=np.array(_numpy(lists.flatten()), np.int64),

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parent.parent
 OURS = ("memsim", "workloads", "validation", "hwprofiles")
 
 LAYERS = (  # bottom first
-    {"errors", "jit", "system", "options", "result"},
+    {"errors", "system", "options", "result"},
+    {"jit"},
     {"units", "trace", "rules", "output", "progress", "aside"},
     {"cli_options", "trace_schema", "unique", "placement", "program", "segments", "quantity", "plan_parts"},
     {"longest", "profile_schema", "fast_state", "limits", "resources", "plan_stack"},

@@ -136,7 +136,7 @@ def test_differences_name_both_sides(tmp_path):
 def test_what_only_one_machine_has_is_a_difference():
     found = differences(load_machine("h200"), load_machine("h200-host"))
     entry = {each["path"]: each for each in found}["link.pcie.tags"]
-    assert (entry["first"], entry["second"]["value"]) == (None, "768")
+    assert (entry["first"], entry["second"]["value"]) == (None, "576")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_default_that_is_written_out_is_no_difference(override):
         (
             "h200-host",
             ["link.pcie.bandwidth=128 GB/s"],
-            "host pcie 74.4 GB/s pcie tags 74.7 GB/s pcie credits 1.20 us",
+            "host pcie 55.8 GB/s pcie tags 105 GB/s pcie 1.20 us",
         ),
         (
             "h200-nvme",

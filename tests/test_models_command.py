@@ -115,6 +115,28 @@ def test_show_says_what_one_gpu_holds_of_a_batch(capsys):
     assert "one of 8 GPUs (tp=8,ep=8,dp=1,dcp=8) holds, batch 8" in capsys.readouterr().out
 
 
+def test_show_says_whether_it_fits_a_machine(capsys):
+    """86.1 GB of weights and 61 x 788 B a token: 1M fits an H200's 141 GB, 2M does not."""
+    words = ["models", "show", "deepseek-v3.2", "--parallel", "tp=8,ep=8"]
+    words += ["--machine", "h200", "--context", "1M,2M"]
+    assert cli.run([*words, "--json"]) == 0
+    held = json.loads(capsys.readouterr().out)["held"]
+    assert (held["machine"], held["tier"], held["capacity_bytes"]) == ("h200", "hbm", 141 * 10**9)
+    one, two = held["contexts"]
+    assert one["short_bytes"] == 0
+    assert two["short_bytes"] == two["total_bytes"] - 141 * 10**9 > 0
+    assert cli.run(words) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fits")]
+    assert line.split()[:6] == ["fits", "141", "GB", "of", "hbm", "(h200)"]
+    assert line.endswith(" GB too much")
+    assert cli.run([*words, "--set", "tier.hbm.capacity=1000 GB"]) == 0
+    assert "too much" not in capsys.readouterr().out
+    assert cli.run([*words[:3], "--set", "tier.hbm.capacity=1GB"]) == 2
+    assert capsys.readouterr().err == (
+        "Error: --set changes a machine, and none is named; add --machine NAME\n"
+    )
+
+
 def test_show_refuses_gpus_that_cannot_share_it(capsys):
     assert cli.run(["models", "show", "deepseek-v3.2", "--parallel", "tp=3"]) == 2
     assert "128 query heads cannot be cut by tp=3" in capsys.readouterr().err

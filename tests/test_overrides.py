@@ -168,3 +168,17 @@ def test_a_scaled_number_can_be_set(factor):
         scaled = quantity.scaled(factor)
         after = dict(load_machine("h200-nvme", [f"{path}={scaled}"]).quantities())[path]
         assert after.value == value_of(scaled)
+
+
+def test_a_share_that_was_measured_is_extrapolated_to_another_bandwidth():
+    """Its value stays; what was measured is a share of the old one. Others are not touched."""
+    held = dict(load_machine("h200-host").quantities())
+    found = dict(load_machine("h200-host", ["link.pcie.bandwidth=128 GB/s"]).quantities())
+    for key in ("efficiency", "efficiency_out"):
+        old, new = held[f"link.pcie.{key}"], found[f"link.pcie.{key}"]
+        assert (old.provenance, new.provenance) == ("measured", "extrapolated")
+        assert (new.value, new.source) == (old.value, f"{old.source}; of another bandwidth")
+    assert found["tier.hbm.efficiency"] == held["tier.hbm.efficiency"]
+    both = ["link.pcie.efficiency=0.9", "link.pcie.bandwidth=128 GB/s"]
+    set_too = dict(load_machine("h200-host", both).quantities())["link.pcie.efficiency"]
+    assert (set_too.value, set_too.provenance, set_too.source) == (0.9, "assumed", "set on the command line")

@@ -67,11 +67,11 @@ def steady_rates(system: System, tier: int, writes: tuple[bool, bool], **run_on:
 
 
 def assert_reached(found: float, mbps: float, by_channels: bool) -> None:
-    """All of a rate to a hundredth; of channels what their uneven queues leave, 80% at least.
+    """All of a rate to two hundredths; of channels what their uneven queues leave, 80% at least.
 
     Half of an H200's units have 1.6 times in flight what its memory needs.
     """
-    assert (0.8 if by_channels else 0.99) * mbps < found < 1.01 * mbps
+    assert (0.8 if by_channels else 0.98) * mbps < found < 1.01 * mbps
 
 
 def alike(one: float, by_channels: bool) -> object:
@@ -89,7 +89,8 @@ def bent(name: str, *overrides: str) -> System:
 
 
 def test_opposite_streams_over_a_full_duplex_link_have_its_rate_each():
-    system = bent("h200-host", "link.pcie.header=0 B")
+    changes = ("link.pcie.header=0 B", "link.pcie.tags=4096", "link.pcie.credits=4096")
+    system = bent("h200-host", *changes)
     reading, writing = by_both_engines(system, 1)
     for rate, write in ((reading, False), (writing, True)):
         assert rate == pytest.approx(path_of(Way(system, 0, 1, write))[0], rel=0.03)
@@ -167,7 +168,7 @@ def test_tiers_that_are_interleaved_in_proportion_reach_the_sum_of_their_rates(w
 
 def test_copies_of_the_engine_share_the_link_with_loads_of_a_kernel():
     """Transfers of 64 KiB, one after another, pay their set-up also beside a kernel that loads."""
-    system = bent("h200-host")
+    system = bent("h200-host", "link.pcie.tags=768")
     engine = [runner.name for runner in system.initiators].index("copy")
     transfers, rows = 64, 16
     regions = (flat_region(0, transfers * rows, 4096), flat_region(1, 4096, 4096))

@@ -120,3 +120,25 @@ def test_a_file_without_runs_is_one_line(tmp_path: Path, text: str | None, words
     path = tmp_path / "none.csv" if text is None else runs(tmp_path, head=text)
     with pytest.raises(UsageError, match=words):
         compare.compared(path)
+
+
+def test_placement_and_formats_are_those_of_all_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def run(cells, ask, *_):
+        asked.append((ask.place, ask.kv_dtype, ask.weights_dtype, ask.parallel))
+        return [
+            Point(c.model, c.machine, c.context_tokens, c.batch, ask.part, c.batch, refused="no")
+            for c in cells
+        ]
+
+    monkeypatch.setattr(compare, "run", run)
+    path = runs(tmp_path, "kimi-linear,h200-host,,128K,1,5", "kimi-linear,8xh200,tp=8,128K,1,9")
+    words = ["--place", "kv=host", "--kv-dtype", "bf16", "--weights-dtype", "fp8"]
+    assert cli.run(["validate", "compare", str(path), *words]) == 0
+    capsys.readouterr()
+    assert asked == [(("kv=host",), "bf16", "fp8", None), (("kv=host",), "bf16", "fp8", "tp=8")]
+    assert cli.run(["validate", "compare", str(path), "--kv-dtype", "fp7"]) == 2
+    assert "row 1: " in capsys.readouterr().err

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,22 +99,25 @@ def _asked(where: str, row: dict[str, Any]) -> Asked:
     return Asked(*names, context_tokens, int(batch), round(ms * PS))
 
 
-def compared(path: Path, part: str = "step", progress: Progress | None = None) -> list[Run]:
-    """Every run of a file with its prediction; UsageError names a row that is none."""
+def compared(path: Path, ask: Ask | None = None, progress: Progress | None = None) -> list[Run]:
+    """Every run of a file with its prediction; UsageError names a row that is none.
+
+    ask   what all runs share, None: whole steps as models come; each row adds how many GPUs it was on
+    """
     asked = read(path)
-    wanted = [_cell(f"{path}: row {number}", each, part) for number, each in enumerate(asked, 1)]
+    wanted = [_cell(f"{path}: row {number}", each, ask or Ask()) for number, each in enumerate(asked, 1)]
     points: dict[tuple[Ask, Cell], Point] = {}
-    for ask in dict.fromkeys(ask for ask, _ in wanted):
-        cells = list(dict.fromkeys(cell for other, cell in wanted if other == ask))
-        found = run(cells, ask, None, None, _after(len(points), len(set(wanted)), progress))
-        points |= {(ask, cell): point for cell, point in zip(cells, found, strict=True)}
+    for one in dict.fromkeys(one for one, _ in wanted):
+        cells = list(dict.fromkeys(cell for other, cell in wanted if other == one))
+        found = run(cells, one, None, None, _after(len(points), len(set(wanted)), progress))
+        points |= {(one, cell): point for cell, point in zip(cells, found, strict=True)}
     return [Run(each.tpot_ps, points[key]) for each, key in zip(asked, wanted, strict=True)]
 
 
-def _cell(where: str, asked: Asked, part: str) -> tuple[Ask, Cell]:
+def _cell(where: str, asked: Asked, ask: Ask) -> tuple[Ask, Cell]:
     """What a row asks a projection for; UsageError if there is no such thing."""
     cells = grid([asked.model], [asked.machine], [asked.context_tokens], [asked.batch])
-    ask = Ask(part=part, parallel=asked.parallel or None)
+    ask = replace(ask, parallel=asked.parallel or None)
     try:
         if ask.parallel:
             parse_parallel(ask.parallel)

@@ -106,6 +106,13 @@ def _held(model: Model, contexts: Sequence[int], batch: int, parallel: Parallel)
     }
 
 
+def fitting(held: dict[str, Any], machine: str, tier: str, capacity_bytes: int) -> dict[str, Any]:
+    """More of `held`: the first memory of a machine, and by context what is too much for it [bytes]."""
+    short = [max(0, at["total_bytes"] - capacity_bytes) for at in held["contexts"]]
+    contexts = [at | {"short_bytes": lack} for at, lack in zip(held["contexts"], short, strict=True)]
+    return {"machine": machine, "tier": tier, "capacity_bytes": capacity_bytes, "contexts": contexts}
+
+
 def _parameters(model: Model) -> dict[str, Any] | None:
     """Ours, the published figures, how far apart they are, and why; None where the file gives no sizes."""
     if model.weights is None:
