@@ -158,7 +158,12 @@ def _worked(system: System, tier: int, load: Load) -> Load:
     if pause_ps and load.kind == "write":
         pause_ps = max(1, pause_ps - system.cache.latency_ps)
     fills = load.units and load.kind != "read" and system.cached(0, tier)
-    return replace(load, pause_ps=pause_ps, fill_bytes=FULL * system.cache.capacity_bytes * fills, flops=load.tile_bytes // WORD_BYTES if runner.fp32_mflops else 0)
+    return replace(
+        load,
+        pause_ps=pause_ps,
+        fill_bytes=FULL * system.cache.capacity_bytes * fills,
+        flops=load.tile_bytes // WORD_BYTES if runner.fp32_mflops else 0,
+    )
 
 
 @dataclass(frozen=True)

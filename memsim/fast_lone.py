@@ -94,7 +94,9 @@ def _never_lacks_bytes(hardware: Hardware, work: Work, memory: Memory, most: int
     table = work.ops.table
     tile_rows = np.minimum(table[:, TILE_ROWS], table[:, ROWS])
     tile_bytes = int((tile_rows * memory.regions[table[:, REGION], ROW_BYTES]).max(initial=0))
-    return most * tile_bytes <= int(hardware.pools[work.kernels[0, FIRST_UNIT], SIZE] - work.kernels[0, WITHHELD])
+    return most * tile_bytes <= int(
+        hardware.pools[work.kernels[0, FIRST_UNIT], SIZE] - work.kernels[0, WITHHELD]
+    )
 
 
 def _ends_in_known_order(work: Work) -> bool:

@@ -35,7 +35,7 @@ from memsim.rules import added
 
 @inner
 def owed(prog, st, slot, nbytes):
-    """Bytes of its unit that a slot holds for a request: no more than its kernel may have outstanding there."""
+    """Bytes of its unit that a slot holds for a request: no more than the unit lends to its kernel."""
     pool = st.slots[slot, ON_UNIT]
     return min(nbytes, st.pools[pool, SIZE] - prog.kernels[st.slots[slot, KERNEL], WITHHELD])
 
@@ -63,7 +63,7 @@ def borrow(prog, st, slot, nbytes, now_ps):
 
 @inner
 def give_back_bytes(prog, st, out, slot, nbytes, now_ps):
-    """Return bytes of a slot to its unit; the slots that have waited longest get theirs while they suffice."""
+    """Return bytes of a slot to its unit; slots that have waited longest get theirs while they suffice."""
     sl, pools = st.slots, st.pools
     pool = sl[slot, ON_UNIT]
     pools[pool, FREE] += nbytes

@@ -74,8 +74,8 @@ LEFT, NEXT_BLOCK = range(2)
     FREE_TILES, OF_OP, CACHED, WALKS, READING, FREE_SLOT,
 ) = range(30)  # fmt: skip
 SLOT_COLUMNS = 30
-# State.tiles: requests still out (one more while the tile is open), number, whether it is worked and reads (0 / 1),
-# stack of unused
+# State.tiles: requests still out (one more while the tile is open), number, whether it is worked (0 / 1),
+# whether it reads (0 / 1), stack of unused
 TILE_LEFT, TILE_NUMBER, TILE_WORKED, TILE_READS, TILE_FREE = range(5)
 # State.requests. R_BLOCK is its slot's BLOCK; R_STEP counts the hops behind it, with the tier as one: out,
 # tier, back; it is SETTLED when its completion is known. R_PARTS are its packets at this hop, or its pieces
@@ -122,7 +122,7 @@ class Hardware(NamedTuple):
     hops    int64[m, 13]      hops of all routes, the initiator's first
     curves  int64[n, 2]       efficiency of links by size, and tails of tiers (see rules)
     pools   int64[P, 5]       every pool when it is full
-    away_ps int64[channels + 2]   what a load of a channel takes more than one of the nearest (LATENCY_PS); 0 of the cache
+    away_ps int64[channels + 2]   what a load of a channel takes more than LATENCY_PS; 0 of the cache
     """
 
     sizes: np.ndarray

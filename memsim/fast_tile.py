@@ -313,7 +313,7 @@ def pass_port(hw, prog, st, out, slot, route, tier, write, moved, now_ps):
 
 @inner
 def wait_for_stores(hw, prog, st, slot, request, now_ps):
-    """Whether the request that a slot has just made is a read that waits for what its unit stores; if so, it does."""
+    """Whether the request that a slot has just made waits for what its unit stores; then it goes on later."""
     rq = st.requests
     route = rq[request, R_ROUTE]
     stored = prog.kernels[st.slots[slot, KERNEL], PORT_MBPS + 1] > 0

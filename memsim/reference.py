@@ -390,7 +390,9 @@ class Replay:
             return 0
         pushed = self.machine.moved_bytes(request.pushes, request.offset, request.nbytes)
         self.machine.load_ps(request.pushes, pushed, True, self.now_ps)
-        return self.book_pieces(request, request.pushes, True) + self.system.tiers[request.pushes].latency_ps[1]
+        return (
+            self.book_pieces(request, request.pushes, True) + self.system.tiers[request.pushes].latency_ps[1]
+        )
 
     def book_pieces(self, request: Request, number: int, write: bool) -> int:
         """Book the channels of a request's pieces at a tier; returns when the last one ends."""

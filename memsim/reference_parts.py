@@ -102,7 +102,9 @@ class Pool:
         self.env = env
         self.size = credits
         self.free = credits
-        self.line: deque[tuple[int, int, int, simpy.Event]] = deque()  # credits, withheld, since when, the grant
+        self.line: deque[tuple[int, int, int, simpy.Event]] = (
+            deque()
+        )  # credits, withheld, since when, the grant
         self.waited_ps = 0  # by all who stood in line
 
     def take(self, credits: int, withheld: int = 0) -> simpy.Event | None:
@@ -268,7 +270,7 @@ class Machine:
         return self.system.routes[request.block.initiator][request.tier]
 
     def latency_ps(self, request: Request) -> int:
-        """Idle latency of the cache, or of the tier that a request goes to: of a load from its nearest channel."""
+        """Idle latency of the cache or the tier that a request goes to; of loads the nearest one."""
         if request.tier == self.cache:
             return self.system.cache.latency_ps
         tier = self.system.tiers[request.tier]

@@ -129,7 +129,7 @@ def channel_of(offset, interleave_bytes, channels):
 def away_ps(channel, spread_ps):
     """What a load of a channel takes more than one of the nearest: they lie at different distances [ps].
 
-    The square of a fraction mixed from the channel's number: most are near, some far, whatever lies beside them.
+    The square of a fraction mixed from the channel's number: most are near, some far, with no order.
     """
     share = mixed(channel) * 1000 >> 32
     return spread_ps * share * share // 1_000_000
@@ -137,7 +137,9 @@ def away_ps(channel, spread_ps):
 
 def mean_away_ps(channels: int, spread_ps: int) -> int:
     """The mean of away_ps over all channels."""
-    return sum(int(away_ps(channel, spread_ps)) for channel in range(channels)) // channels if spread_ps else 0
+    return (
+        sum(int(away_ps(channel, spread_ps)) for channel in range(channels)) // channels if spread_ps else 0
+    )
 
 
 @jit

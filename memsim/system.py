@@ -107,7 +107,7 @@ class Tier:
     channel_mbps     sustained rate of one channel
     interleave_bytes consecutive bytes on one channel
     unit_bytes       minimum transaction; every request is rounded out to it
-    latency_ps       idle, from arrival to the last byte beyond its transfer; of reads the mean of all channels
+    latency_ps       idle, from arrival to the last byte beyond its transfer; of reads the channels' mean
     peak_mbps        what the datasheet promises for all channels together
     occupancy_ps     least time that a piece keeps its channel (a limit on operations a second); 0: none
     queue_depth      pieces that may be in the tier at once; 0: no limit

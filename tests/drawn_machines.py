@@ -77,7 +77,8 @@ INITIATOR = table(
         "graph_launch": times(),
     },
     {
-        "request": sizes(16, 2**30), "outstanding": sizes(1, 10**16), "dispatch": times(), "setup": times(), "wake": times(),
+        "request": sizes(16, 2**30), "outstanding": sizes(1, 10**16),
+        "dispatch": times(), "setup": times(), "wake": times(),
         "work_latency": times(),
         "bf16": FLOPS, "fp8": FLOPS, "fp32": FLOPS,
         "port": rates(), "port_write": rates(), "power_bandwidth": rates(),

@@ -14,7 +14,6 @@ from memsim.closed_form import Way, round_trip_ps
 from memsim.curve import Curve, Found, Point, draw_curve, errors, measured_folder, replayed
 from memsim.errors import OutputError, UsageError
 from memsim.route import build_system
-from memsim.trace import EACH, EVEN
 from workloads import beside
 from workloads.beside import Load
 from workloads.patterns import MOST_TILES
@@ -194,7 +193,9 @@ def test_streams_that_write_find_the_cache_full(tmp_path):
     chase = beside.write(Load("write", 2, 512, fill_bytes=1_000_000), 8, 4, 5_000, 0, tmp_path / "t.parquet")
     kernels = [kernel for kernel, _ in open_trace(tmp_path / "t.parquet").kernels()]
     assert [kernel.name for kernel in kernels] == [beside.FILL, beside.CHASE, beside.STREAM]
-    assert chase == 1 and kernels[2].waits_for == (0,) and kernels[0].stream == kernels[1].stream == 0
+    assert chase == 1
+    assert kernels[2].waits_for == (0,)
+    assert kernels[0].stream == kernels[1].stream == 0
 
 
 def test_a_trace_that_is_none_is_refused(tmp_path):

@@ -192,7 +192,11 @@ def test_a_stored_write_waits_for_what_it_pushes_out() -> None:
     assert elapsed_ps(took(rows(1, True), slow, dirty=ALL)) == transfer_ps(ROW, 100) + HBM_PS
     filled, gathering = (with_tier(slow, 0, write_buffer_bytes=n) for n in (ROW, ROW + 1))
     assert elapsed_ps(took(rows(1, True), filled, dirty=ALL)) == transfer_ps(ROW, 100) + HBM_PS
-    assert elapsed_ps(took(rows(1, True), gathering, dirty=ALL)) == HBM_PS > L2_PS + transfer_ps(ROW, L2_WRITE_MBPS)
+    assert (
+        elapsed_ps(took(rows(1, True), gathering, dirty=ALL))
+        == HBM_PS
+        > L2_PS + transfer_ps(ROW, L2_WRITE_MBPS)
+    )
 
 
 def test_a_stream_that_pushes_out_all_it_reads_moves_twice_the_bytes_in_twice_the_time() -> None:

@@ -36,7 +36,9 @@ def rows(count: int, blocks: int = 1, write: bool = False) -> MemoryTrace:
     return one_kernel(launch, flat_region(0, count, ROW), access)
 
 
-@pytest.mark.parametrize(("outstanding", "rounds"), [(4 * ROW, 2), (2 * ROW, 4), (ROW, 8), (1, 8), (8 * ROW, 1)])
+@pytest.mark.parametrize(
+    ("outstanding", "rounds"), [(4 * ROW, 2), (2 * ROW, 4), (ROW, 8), (1, 8), (8 * ROW, 1)]
+)
 def test_a_lone_block_has_what_all_units_may_have_outstanding(outstanding: int, rounds: int) -> None:
     system = uncached(with_gpu(ONE_TIER, outstanding_bytes=outstanding))
     assert elapsed_ps(replayed(rows(8), system, run_on=NO_CACHE)) == rounds * LOAD_PS
@@ -56,7 +58,9 @@ def test_a_load_of_a_far_channel_takes_longer(lane: int) -> None:
     spread_ps = HBM_PS
     system = uncached(with_tier(ONE_TIER, 0, spread_ps=spread_ps))
     access = Access(0, 0, 0, 0, False, lane, 1)
-    found = elapsed_ps(replayed(one_kernel(kernel(), flat_region(0, CHANNELS, ROW), access), system, run_on=NO_CACHE))
+    found = elapsed_ps(
+        replayed(one_kernel(kernel(), flat_region(0, CHANNELS, ROW), access), system, run_on=NO_CACHE)
+    )
     away = int(away_ps(channel_of_lane(lane, CHANNELS), spread_ps))
     assert found == LOAD_PS - mean_away_ps(CHANNELS, spread_ps) + away
 
@@ -64,7 +68,9 @@ def test_a_load_of_a_far_channel_takes_longer(lane: int) -> None:
 def test_writes_are_as_far_from_everywhere() -> None:
     near, far = (uncached(with_tier(ONE_TIER, 0, spread_ps=spread)) for spread in (0, HBM_PS))
     trace = rows(8, write=True)
-    assert elapsed_ps(replayed(trace, near, run_on=NO_CACHE)) == elapsed_ps(replayed(trace, far, run_on=NO_CACHE))
+    assert elapsed_ps(replayed(trace, near, run_on=NO_CACHE)) == elapsed_ps(
+        replayed(trace, far, run_on=NO_CACHE)
+    )
 
 
 def stored_and_loaded(dependent: bool) -> MemoryTrace:
@@ -91,7 +97,8 @@ def test_a_store_waits_for_the_loads_before_it_and_not_for_stores() -> None:
     system = uncached(with_tier(ONE_TIER, 0, latency_ps=(HBM_PS, write_ps)))
     store_ps = write_ps + transfer_ps(ROW, HBM_MBPS)
     free, waits = (
-        elapsed_ps(replayed(stored_and_loaded(dependent), system, run_on=NO_CACHE)) for dependent in (False, True)
+        elapsed_ps(replayed(stored_and_loaded(dependent), system, run_on=NO_CACHE))
+        for dependent in (False, True)
     )
     assert free == store_ps
     assert waits == LOAD_PS + store_ps

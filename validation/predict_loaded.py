@@ -9,7 +9,7 @@ from __future__ import annotations
 from memsim import curve
 from memsim.system import System
 from validation.figures_rows import Row
-from validation.predict_script import PS, Bench, Job
+from validation.predict_script import PS, Job
 
 HBM = 0  # the tier
 

@@ -57,7 +57,11 @@ class Stream:
         rows = self.warp_bytes // ROW_BYTES
         if self.by_warp:
             return Grid(
-                self.blocks * self.warps, self.resident * self.warps, self.warp_bytes, STORES, worked_rows=rows
+                self.blocks * self.warps,
+                self.resident * self.warps,
+                self.warp_bytes,
+                STORES,
+                worked_rows=rows,
             )
         return Grid(self.blocks, self.resident, self.warp_bytes, self.warps, worked_rows=rows)
 

@@ -3,9 +3,9 @@
 A `Load` enters, a trace file with two kernels on two streams leaves: the chase, whose block takes the first
 unit alone, and the streams, whose blocks fill the units beside it. A streaming block is one warp: it has one
 tile that it reads in flight, works on it, pauses, and goes on. What is modelled is the loop of
-`validation/measure/cuda/loaded.cu` when it has run for long: stores are not waited for, but between two looks at
-its flag a warp stores no more than TILES_A_LOOK tiles; units have run apart, so that each begins somewhere else in
-the stream; and the cache is full of what was written before. It needs no torch.
+`validation/measure/cuda/loaded.cu` when it has run for long: stores are not waited for, but a warp has no
+more than TILES_A_LOOK stored tiles on their way; units have run apart, so that each begins somewhere else
+in the stream; and the cache is full of what was written before. It needs no torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHASE, STREAM, FILL = "chase", "stream", "fill"  # names of the kernels, and of 
 FILL_ROW_BYTES = 4096
 WARP_BYTES = 512  # that a warp moves with one instruction, 16 bytes a thread
 MOST_WARPS = 32  # of a streaming block
-TILES_A_LOOK = 8  # tiles that a warp stores between two looks at the flag
+TILES_A_LOOK = 8  # tiles that a warp stores between two looks at the flag, and has on their way at most
 STORES = 8  # tiles of a warp that are on their way while it goes on: more than there ever are
 NODE_BYTES, STRIDE_NODES = 32, 4  # a sector is loaded; nodes are 128 bytes apart
 NODES = (2 << 30) // (NODE_BYTES * STRIDE_NODES)  # of a chase over 2 GiB
@@ -150,7 +150,12 @@ def _region(number: int, name: str, rows: int, row_bytes: int) -> Region:
 
 
 def _kernel(
-    number: int, name: str, blocks: int, blocks_per_unit: int, tiles_in_flight: int, startup_ps: int = 0,
+    number: int,
+    name: str,
+    blocks: int,
+    blocks_per_unit: int,
+    tiles_in_flight: int,
+    startup_ps: int = 0,
     **more: Any,
 ) -> Kernel:
     return Kernel(
