@@ -306,7 +306,8 @@ def _expected(ways: Sequence[Way], held: Sequence[Limit]) -> Expected:
 
 
 class Meeting(NamedTuple):
-    """How requests of a stream meet on the channels of a tier, where lanes lie as thrown dice.
+    """How requests of a stream meet on the channels of a tier, where lanes lie as thrown dice: those of
+    different turns do, and streams are more even.
 
     A request waits for the last of its lanes: the longest of n times alike is the mean of them times
     1 + 1/2 + ... + 1/n at most. A channel that is busy for a share r of the time keeps a lane its service /
@@ -342,7 +343,7 @@ def _met(limit: Limit, ways: Sequence[Way], fillings: Sequence[float]) -> Limit:
 
 
 def _dice_mbps(limit: Limit, way: Way) -> float:
-    """Bandwidth of a tier with so many requests in flight, whose lanes lie as thrown dice.
+    """Bandwidth of a tier with so many requests in flight, whose lanes lie as thrown dice at worst.
 
     The share r of the time that its channels are busy solves Little's law: the time that all channels need
     for what is in flight = r x (trip + waits), where a request waits as long as `Meeting` says.

@@ -1,13 +1,13 @@
 """`memsim machines check`: does a machine behave as its file says, when plain patterns are replayed on it?
 
 A machine enters, a list of `Check` leaves: what a closed form over its numbers expects, and what the replay
-of a pattern found. For every tier: streams of reads and writes reach the bandwidth of the path, or what
-the requests in flight allow by Little's law, where they meet on channels as thrown dice do; a chase takes
-the idle latency and the transfers; random units are not faster than units in a row; storage at depth 1 is
-bound by its latency. For every copy engine: the set-up of a transfer, and the rate of large ones. Tiers are
-checked behind a cache that keeps nothing and without address translation, so that all that is read comes out
-of them and all that is written goes there. Rates are slopes between two sizes, so that launches, ramps and
-ends do not count. Nothing here is measured: the model is checked against the file.
+of a pattern found. For every tier: streams of reads and writes reach the bandwidth of the path, or what the
+requests in flight allow by Little's law, where they meet on channels as thrown dice do at worst; a chase
+takes the idle latency and the transfers; random units are not faster than units in a row; storage at depth
+1 is bound by its latency. For every copy engine: the set-up of a transfer, and the rate of large ones.
+Tiers are checked behind a cache that keeps nothing and without address translation, so that all that is
+read comes out of them and all that is written goes there. Rates are slopes between two sizes, so that
+launches, ramps and ends do not count. Nothing here is measured: the model is checked against the file.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def test_loads_of_channels_lie_at_different_distances() -> None:
     away = np.array([rules.away_ps(channel, 900_000) for channel in range(192)])
     assert 0 <= away.min() < 1_000
     assert 850_000 < away.max() < 900_000
-    assert rules.mean_away_ps(192, 900_000) == away.sum() // 192 == pytest.approx(300_000, rel=0.1)
+    assert rules.mean_away_ps(192, 900_000) == away.sum() // 192 == pytest.approx(300_000, rel=0.2)
     assert np.median(away) == pytest.approx(225_000, rel=0.2)
     assert rules.mean_away_ps(192, 0) == 0
 
