@@ -286,12 +286,10 @@ def serve_request(bank, ring, i, write, now_ps):
 
 
 @inner
-def pass_cache(hw, ring, i, now_ps):
-    """Book the cache for what request i brings in; returns (when that ends, what it waited)."""
-    cache = hw.sizes[TIERS] - 1
-    moved = rounded_bytes(ring.offset[i], ring.nbytes[i], hw.tiers[ring.at[AT_TIER], UNIT])
-    mbps = hw.tiers[cache, MBPS]
-    return book_piece(ring.servers, len(ring.servers) - 2, now_ps, service_ps(moved, mbps), mbps, 0, 0)
+def pass_cache(hw, ring, service, now_ps):
+    """Book the cache for what a request brings in; returns (when that ends, what it waited)."""
+    mbps = hw.tiers[hw.sizes[TIERS] - 1, MBPS]
+    return book_piece(ring.servers, len(ring.servers) - 2, now_ps, service, mbps, 0, 0)
 
 
 @inner
@@ -316,6 +314,7 @@ def serve(hw, prog, ring, out, count):
     place, waiting_ps = at[AT_PLACE], out.waiting_ps[tier]
     cache, cache_waiting_ps = hw.sizes[TIERS] - 1, out.waiting_ps[hw.sizes[TIERS] - 1]
     through = hw.paths[prog.kernels[0, ROUTES] + tier, IN_CACHE] and not write
+    moved, passing = 0, (0, 0)  # most requests move as many bytes as the one before: no division for them
     for i in range(count):
         if ring.opens[i]:
             now_ps, tile_ps = max(now_ps, ends[place]), 0
@@ -324,7 +323,10 @@ def serve(hw, prog, ring, out, count):
         end_ps, waited_ps = serve_request(bank, ring, i, write, now_ps)
         waiting_ps = added(waiting_ps, waited_ps)
         if through:
-            passed_ps, waited_ps = pass_cache(hw, ring, i, now_ps)
+            if moved != rounded_bytes(ring.offset[i], ring.nbytes[i], bank.unit):
+                moved = rounded_bytes(ring.offset[i], ring.nbytes[i], bank.unit)
+                passing = service_ps(moved, hw.tiers[cache, MBPS])
+            passed_ps, waited_ps = pass_cache(hw, ring, passing, now_ps)
             end_ps = max(end_ps, passed_ps)
             cache_waiting_ps = added(cache_waiting_ps, waited_ps)
         ring.issue_ps[i] = now_ps

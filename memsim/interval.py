@@ -108,10 +108,10 @@ def by_measurements(replayed: Replayed) -> str:
     """What a replay says of its time: errors of measured kernels, where all were measured on its machine."""
     result = replayed.result
     if any(item.source == SET_SOURCE for item in replayed.system.inputs):
-        return result.interval
+        return "no interval (numbers were set; 'memsim project' says how far guesses reach)"
     families = [_trusted(replayed, family) for family in result.families]
     if any(family.trust != VALIDATED for family in families):
-        return result.interval
+        return "no interval (not all of it was measured on this machine; 'memsim project' says more)"
     low, high = (format_time(round(result.tpot_ps * end)) for end in _summed(families))
     return f"{low} to {high} by errors of measured kernels (5 to 95%)"
 

@@ -149,7 +149,7 @@ def _places(kind: str, places: tuple[PlaceTotals, ...], total_ps: int) -> Table:
 
 
 def _kinds(result: Result) -> Table:
-    table = plain_table("region kind", "unique bytes read", "unique bytes written", "issued by blocks")
+    table = plain_table("bytes, unique in each kernel", "read", "written", "issued by blocks")
     for kind in sorted({*result.bytes_read, *result.bytes_written, *result.bytes_issued}):
         counts = (result.bytes_read, result.bytes_written, result.bytes_issued)
         table.add_row(kind, *(f"{count.get(kind, 0):,}" for count in counts))

@@ -39,13 +39,16 @@ from memsim import fast, reference
 from memsim.options import ReplayOptions
 from memsim.result import READ, Outcome
 from memsim.rules import Memory
-from memsim.system import Hop, Link, System
+from memsim.system import Cache, Hop, Link, System
 from memsim.trace import Access
 
 SOURCE = Path(__file__).with_name("benchmark_engine.cpp")
 WINDOW, ROWS, REPEATS = 512, 1 << 21, 5
 TIER = dataclasses.replace(HBM, channels=16)
-MACHINE = dataclasses.replace(with_gpu(TWO_TIERS, unit_outstanding_bytes=1 << 40), tiers=(TIER, HOST))
+QUICK = Cache("l2", 50_000_000, (10**9, 10**9), 1)  # the C++ loop has no cache that requests come through
+MACHINE = dataclasses.replace(
+    with_gpu(TWO_TIERS, unit_outstanding_bytes=1 << 40), tiers=(TIER, HOST), cache=QUICK
+)
 PACKED = dataclasses.replace(PCIE, header_bytes=24)
 
 

@@ -1,7 +1,7 @@
 """What whole steps and commands take, the bars beside: `python tests/benchmark_steps.py [ROWS]`.
 
-Traces are recorded into a folder that goes away. Times are of the processor. The trace of many rows has 100
-million, or ROWS.
+Traces are recorded into a folder that goes away. Times are of the processor, but for the first replay, which
+two cores share. The trace of many rows has 100 million, or ROWS.
 """
 
 from __future__ import annotations
@@ -84,8 +84,10 @@ def steps(folder: Path) -> None:
 def starts(folder: Path, trace: Path) -> None:
     """The first replay after an install, a later one, and the help."""
     cache, to = str(folder / "cache"), ("replay", str(trace), "--machine", "h200-host")
-    first_s, _, text = command(*to, cache=cache)
-    say("first replay after an install", f"{first_s:.1f} s", "20 s")
+    begin_s = time.monotonic()
+    cpu_s, _, text = command(*to, cache=cache)
+    say("first replay after an install, from start to end", f"{time.monotonic() - begin_s:.1f} s", "20 s")
+    say("  of both its processes", f"{cpu_s:.1f} s")
     say("  says that it compiles", "yes" if "compiling" in text else "no", "yes")
     say("a later one, from start to end", f"{command(*to, cache=cache)[0]:.2f} s", "1.5 s")
     say("--help", f"{command('--help')[0]:.2f} s", "0.3 s")

@@ -78,8 +78,8 @@ INITIATOR = table(
     },
     {
         "request": sizes(16, 2**30), "outstanding": sizes(1, 10**16),
-        "dispatch": times(), "setup": times(), "wake": times(),
-        "work_latency": times(),
+        "dispatch": times(), "setup": times(), "wake": times(), "work_latency": times(),
+        "tags": log_int(1, 10**9), "credits": log_int(1, 10**9),
         "bf16": FLOPS, "fp8": FLOPS, "fp32": FLOPS,
         "port": rates(), "port_write": rates(), "power_bandwidth": rates(),
     },
@@ -88,9 +88,10 @@ CACHE = table(
     {"capacity": sizes(1, 10**16), "bandwidth": rates(), "latency": times()},
     {"write_bandwidth": rates(), "copies": log_int(1, 4096), "ways": log_int(1, 256)},
 )
+ROOM = st.one_of(sizes(1, 10**14), *[st.just("100 GB")] * 3)  # mostly enough
 TIER = table(
     {
-        "capacity": st.one_of(sizes(1, 10**14), st.just("100 GB")), "bandwidth": rates(10_000),
+        "capacity": ROOM, "bandwidth": rates(10_000),
         "efficiency": shares(), "channels": log_int(1, 512), "interleave": lines(2**20), "unit": lines(2**12),
         "latency": times(),
     },
@@ -109,7 +110,7 @@ def level(least: int, most: int) -> st.SearchStrategy[dict[str, Any]]:
     return table({**values, "rate": log_int(10**5, 10**12)}, {})
 
 
-LEVEL = {"near": level(2**15, 2**30), "far": level(2**30, 10**16), "third": level(1, 10**16)}
+LEVEL = {"near": level(2**15, 2**30), "far": level(2**31, 10**16), "third": level(1, 10**16)}
 NAMES = [[]] * 12 + [["near"]] * 10 + [["near", "far"]] * 10 + [["near", "far", "third"]]
 LEVELS = st.sampled_from(NAMES).flatmap(lambda names: st.fixed_dictionaries({n: LEVEL[n] for n in names}))
 LINK = table(

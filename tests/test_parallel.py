@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -146,3 +146,11 @@ def test_the_manual_names_every_word_and_every_family():
         assert f"| `{field.name}` |" in page
     for family in ("all-reduce", "all-gather", "reduce-scatter", "dcp-weight", "dsa-topk"):
         assert f"`{family}`" in page
+
+
+def test_positions_are_not_shared_by_a_model_without_caches():
+    whole = get_model("kimi-linear")
+    states = tuple(layer for layer in whole.layers if layer.kind == "kda")
+    with pytest.raises(UsageError, match="dcp=8 shares positions of caches, and it has none; leave dcp away"):
+        shard(replace(whole, layers=states), parse_parallel("tp=8,dcp=8"))
+    shard(whole, parse_parallel("tp=8,dcp=8"))

@@ -118,7 +118,7 @@ def test_ten_thousand_machines_are_replayed_or_refused_in_a_line(traces, table, 
 
 
 def test_the_machines_that_are_drawn_end_in_every_way(traces):
-    """Most machines can be replayed, and each of the other ends occurs."""
+    """Of those that can be built most are replayed, and each of the other ends occurs."""
     ends: dict[str, int] = {}
 
     @settings(QUICK, max_examples=200, derandomize=True, database=None)
@@ -129,4 +129,4 @@ def test_the_machines_that_are_drawn_end_in_every_way(traces):
 
     draw()
     assert set(ends) >= {"refused", "replayed", "does not fit"}
-    assert ends["replayed"] > 30, ends
+    assert ends["replayed"] > 70, ends

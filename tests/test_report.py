@@ -261,3 +261,9 @@ def test_progress_draws_a_bar_on_a_terminal(monkeypatch, elapsed_s, drawn):
     with progress.shown("work") as advance:
         advance(1, 4)
     assert ("work" in stderr.getvalue()) is drawn
+
+
+def test_bytes_are_said_to_be_unique_in_each_kernel(result):
+    """Summed over kernels, a row that two of them read counts twice."""
+    (head,) = [line for line in report.text(result, 100).splitlines() if "issued by blocks" in line]
+    assert head.split("  ")[0] == "bytes, unique in each kernel"

@@ -125,6 +125,8 @@ def shard(model: Model, parallel: Parallel) -> Model:
     if parallel == ALONE:
         return model
     cut = _Cut(model.name, parallel)
+    if parallel.dcp > 1 and all(isinstance(layer.shape, KdaShape | GdnShape) for layer in model.layers):
+        raise cut.wrong(f"dcp={parallel.dcp} shares positions of caches, and it has none; leave dcp away")
     layers = tuple(cut.layer(layer) for layer in model.layers)
     weights = None if model.weights is None else cut.weights(model.weights)
     return replace(model, layers=layers, weights=weights)
