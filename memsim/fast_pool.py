@@ -12,6 +12,7 @@ from memsim.fast_state import (  # fmt: skip
     FREE,
     HEAD,
     ISSUE,
+    KERNEL,
     LATER,
     NEED,
     NEXT,
@@ -26,18 +27,27 @@ from memsim.fast_state import (  # fmt: skip
     SINCE_PS,
     SIZE,
     TAIL,
+    WITHHELD,
 )
 from memsim.jit import inner
 from memsim.rules import added
 
 
 @inner
-def borrow(st, slot, nbytes, now_ps):
+def owed(prog, st, slot, nbytes):
+    """Bytes of its unit that a slot holds for a request: no more than the unit lends to its kernel."""
+    pool = st.slots[slot, ON_UNIT]
+    return min(nbytes, st.pools[pool, SIZE] - prog.kernels[st.slots[slot, KERNEL], WITHHELD])
+
+
+@inner
+def borrow(prog, st, slot, nbytes, now_ps):
     """Take the bytes of a slot's next request from its unit; False if the slot has to wait in line."""
     sl, pools = st.slots, st.pools
     pool = sl[slot, ON_UNIT]
-    need = min(nbytes, pools[pool, SIZE])
-    if pools[pool, HEAD] == NONE and pools[pool, FREE] >= need:
+    withheld = prog.kernels[sl[slot, KERNEL], WITHHELD]
+    need = owed(prog, st, slot, nbytes)
+    if pools[pool, HEAD] == NONE and pools[pool, FREE] >= need + withheld:
         pools[pool, FREE] -= need
         return True
     sl[slot, NEED] = need
@@ -52,12 +62,13 @@ def borrow(st, slot, nbytes, now_ps):
 
 
 @inner
-def give_back_bytes(st, out, pool, nbytes, now_ps):
-    """Return bytes to a unit; the slots that have waited longest get theirs while they suffice."""
+def give_back_bytes(prog, st, out, slot, nbytes, now_ps):
+    """Return bytes of a slot to its unit; slots that have waited longest get theirs while they suffice."""
     sl, pools = st.slots, st.pools
-    pools[pool, FREE] += min(nbytes, pools[pool, SIZE])
+    pool = sl[slot, ON_UNIT]
+    pools[pool, FREE] += nbytes
     slot = pools[pool, HEAD]
-    while slot != NONE and sl[slot, NEED] <= pools[pool, FREE]:
+    while slot != NONE and sl[slot, NEED] + prog.kernels[sl[slot, KERNEL], WITHHELD] <= pools[pool, FREE]:
         pools[pool, FREE] -= sl[slot, NEED]
         pools[pool, HEAD] = sl[slot, NEXT]
         sl[slot, PAID] = 1

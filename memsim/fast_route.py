@@ -186,7 +186,7 @@ def book_pieces(hw, st, out, tier, write, request, now_ps):
             piece = write_piece(st.servers, server, now_ps, moved, service, mbps, turnaround_ps, buffer_bytes)
         else:
             piece = book_piece(st.servers, server, now_ps, service, mbps, write, turnaround_ps)
-        end_ps = max(end_ps, piece[0])
+        end_ps = max(end_ps, piece[0] + (1 - write) * hw.away_ps[server])
         waiting_ps = added(waiting_ps, piece[1])
         lane += 1
         offset += nbytes
@@ -227,7 +227,7 @@ def push_out(hw, st, out, request, now_ps):
     tier = st.requests[request, R_PUSHES]
     offset, nbytes = st.requests[request, R_OFFSET], st.requests[request, R_BYTES]
     load_ps(hw, st, tier, rounded_bytes(offset, nbytes, hw.tiers[tier, UNIT]), 1, now_ps)
-    return book_pieces(hw, st, out, tier, 1, request, now_ps)
+    return book_pieces(hw, st, out, tier, 1, request, now_ps) + hw.tiers[tier, LATENCY_PS + 1]
 
 
 @inner

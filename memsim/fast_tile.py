@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memsim.fast_pool import borrow, give_back_bytes, give_back_credits
+from memsim.fast_pool import borrow, owed, give_back_bytes, give_back_credits
 from memsim.fast_queue import post, schedule
 from memsim.fast_route import book, free_ps
 from memsim.fast_state import (  # fmt: skip
@@ -13,6 +13,7 @@ from memsim.fast_state import (  # fmt: skip
     DRAIN_PS,
     FIXED_PS,
     FLOPS,
+    FREE,
     FREE_REQUEST,
     FREE_TILES,
     IN_CACHE,
@@ -39,6 +40,7 @@ from memsim.fast_state import (  # fmt: skip
     OUTWARD,
     PAID,
     PORT_MBPS,
+    READING,
     REQUEST,
     REQUESTS,
     ROUTES,
@@ -71,6 +73,7 @@ from memsim.fast_state import (  # fmt: skip
     TILES,
     TILE_FREE,
     TILE_LEFT,
+    TILE_READS,
     TILE_WORKED,
     TILE_NUMBER,
     TO_WORK,
@@ -116,8 +119,10 @@ def may_open_tile(prog, st, slot):
     """Whether a slot may ask for its next tile now."""
     sl = st.slots
     op = sl[slot, OP]
-    if prog.ops.table[op, IS_DEPENDENT] and sl[slot, OP_ROW] == 0 and sl[slot, OUTSTANDING] > 0:
-        return False
+    if prog.ops.table[op, IS_DEPENDENT] and sl[slot, OP_ROW] == 0:
+        awaited = READING if prog.ops.table[op, IS_WRITE] else OUTSTANDING
+        if sl[slot, awaited] > 0:
+            return False
     return sl[slot, OUTSTANDING] < prog.kernels[sl[slot, KERNEL], IN_FLIGHT]
 
 
@@ -139,6 +144,8 @@ def open_tile(prog, st, slot):
     st.tiles[tile, TILE_LEFT] = 1
     st.tiles[tile, TILE_NUMBER] = number
     st.tiles[tile, TILE_WORKED] = prog.ops.table[op, IS_WORKED]
+    st.tiles[tile, TILE_READS] = 1 - prog.ops.table[op, IS_WRITE]
+    sl[slot, READING] += st.tiles[tile, TILE_READS]
     if sl[slot, OP_ROW] == 0:
         sl[slot, OF_OP] = 0
     sl[slot, TILE] = tile
@@ -198,7 +205,7 @@ def ask(hw, prog, memory, st, out, slot, now_ps):
             if st.sizes[FREE_REQUEST] == NONE:
                 return FULL
             nbytes = request_bytes(sl[slot, SPAN_OFFSET], sl[slot, SPAN_LEFT], sl[slot, LARGEST])
-            if not sl[slot, PAID] and not borrow(st, slot, nbytes, now_ps):
+            if not sl[slot, PAID] and not borrow(prog, st, slot, nbytes, now_ps):
                 return NONE
             return depart(hw, prog, st, out, slot, nbytes, now_ps)
         elif sl[slot, ROW] < sl[slot, ROW_END]:
@@ -239,6 +246,8 @@ def depart(hw, prog, st, out, slot, nbytes, now_ps):
     st.tiles[sl[slot, TILE], TILE_LEFT] += 1
     count_request(hw, out, kernel, prog.ops.table[op, REGION], tier, write, nbytes, moved, route)
     if pushes != NONE:
+        if not write:  # what it pushes out is outstanding, too
+            st.pools[sl[slot, ON_UNIT], FREE] -= owed(prog, st, slot, nbytes)
         pushed = rounded_bytes(sl[slot, SPAN_OFFSET], nbytes, hw.tiers[pushes, UNIT])
         out.written_back[pushes] += pushed
         out.kernel_moved[kernel, pushes, 1] += pushed
@@ -303,6 +312,21 @@ def pass_port(hw, prog, st, out, slot, route, tier, write, moved, now_ps):
 
 
 @inner
+def wait_for_stores(hw, prog, st, slot, request, now_ps):
+    """Whether the request that a slot has just made waits for what its unit stores; then it goes on later."""
+    rq = st.requests
+    route = rq[request, R_ROUTE]
+    stored = prog.kernels[st.slots[slot, KERNEL], PORT_MBPS + 1] > 0
+    if rq[request, R_WRITE] or not stored or hw.routes[route] < hw.routes[route + 1]:
+        return False
+    through_ps = free_ps(st.servers, len(st.servers) - 3 * hw.sizes[UNITS] + 2 * st.slots[slot, ON_UNIT] + 1)
+    if through_ps <= now_ps:
+        return False
+    schedule(st, request, 2 * through_ps + 1)
+    return True
+
+
+@inner
 def count_request(hw, out, kernel, region, tier, write, nbytes, moved, route):
     """Enter a request in the ledger: issued and moved, by region, tier and link."""
     out.kernels[kernel, REQUESTS] += 1
@@ -324,7 +348,10 @@ def give_back(hw, prog, st, out, request, now_ps):
         schedule(st, request, 2 * now_ps + 1)
         return
     slot, tile = rq[request, R_SLOT], rq[request, R_TILE]
-    give_back_bytes(st, out, st.slots[slot, ON_UNIT], rq[request, R_BYTES], now_ps)
+    nbytes = owed(prog, st, slot, rq[request, R_BYTES])
+    if rq[request, R_PUSHES] != NONE and not rq[request, R_WRITE]:
+        nbytes *= 2
+    give_back_bytes(prog, st, out, slot, nbytes, now_ps)
     st.spokes[request, LATER] = st.sizes[FREE_REQUEST]
     st.sizes[FREE_REQUEST] = request
     st.tiles[tile, TILE_LEFT] -= 1
@@ -379,6 +406,7 @@ def end_tile(prog, st, slot, tile, now_ps):
         st.tiles[slot * most + sl[slot, FREE_TILES], TILE_FREE] = tile - slot * most
         sl[slot, FREE_TILES] += 1
     sl[slot, OUTSTANDING] -= 1
+    sl[slot, READING] -= st.tiles[tile, TILE_READS]
     if sl[slot, WAITS]:
         if may_open_tile(prog, st, slot):
             sl[slot, WAITS] = 0

@@ -24,6 +24,7 @@ MOST_CHANNELS = 65_536  # of a tier, all devices
 MOST_BYTES = 10**16
 MOST_OCCUPANCY_PS = 10**12
 MOST_HEADERS = 15  # times the data of a packet
+MOST_SPREAD = 2  # times the mean latency of a load: the nearest channel answers later than at once
 UNLIMITED_REQUEST_BYTES = 1 << 30  # a packet is as large as its link allows
 
 
@@ -95,6 +96,9 @@ def _faults_of_tier(name: str, table: TierTable) -> Iterator[Fault]:
     if interleave % unit:
         found = f"{interleave} B is no multiple of the tier's unit, {unit} B"
         yield f"tier.{name}.interleave", f"{found}; make it one"
+    if table.spread and table.spread.number > MOST_SPREAD * table.latency.number:
+        found = f"{table.spread.text} between the nearest and the farthest channel"
+        yield f"tier.{name}.spread", f"{found}; expected at most {MOST_SPREAD} times the latency"
     if min(_channel_mbps(table)) < 1:
         yield f"tier.{name}.bandwidth", "less than 1 MB/s a channel; raise it or lower the channels"
     if devices * channels > MOST_CHANNELS:
@@ -147,6 +151,7 @@ def _initiator(name: str, table: InitiatorTable) -> Initiator:
         name=name,
         units=units,
         unit_outstanding_bytes=table.unit_outstanding.number,
+        outstanding_bytes=_or_none(table.outstanding),
         request_bytes=_request_bytes(table),
         launch_gap_ps=table.launch_gap.number,
         graph_launch_ps=table.graph_launch.number,
@@ -227,6 +232,7 @@ def _tier(profile: Profile, name: str, table: TierTable) -> Tier:
         translation=_translation(table.translation),
         commanded=table.access == "command",
         devices=devices,
+        spread_ps=_or_none(table.spread),
         energy_fj=_or_none(table.energy),
         cost=tuple((dated, prices[name].number) for dated, prices in profile.cost.items() if name in prices),
     )

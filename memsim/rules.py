@@ -99,22 +99,47 @@ def added(total_ps, more_ps):
 
 
 @jit
-def channel_of_lane(lane, channels):
-    """Channel that serves a lane (interleave_bytes of a region): any of them, whatever lies beside it.
-
-    A mix of 32 bits of the lane's number. Its multipliers are below 2^31, so that products stay inside int64.
-    """
-    x = (lane ^ (lane >> 32)) & 0xFFFF_FFFF
+def mixed(number):
+    """32 bits mixed from a number. The multipliers are below 2^31, so that products stay inside int64."""
+    x = (number ^ (number >> 32)) & 0xFFFF_FFFF
     x = (x ^ (x >> 16)) * 0x21F0_AAAD & 0xFFFF_FFFF
     x = (x ^ (x >> 15)) * 0x735A_2D97 & 0xFFFF_FFFF
-    x ^= x >> 15
-    return x * channels >> 32
+    return x ^ x >> 15
+
+
+@jit
+def channel_of_lane(lane, channels):
+    """Channel that serves a lane (interleave_bytes of a region).
+
+    Lanes are dealt, in turns that give one to each channel and begin at any of them, as the turn's number,
+    mixed, says.
+    """
+    turn = lane // channels
+    place = lane - turn * channels + (mixed(turn) * channels >> 32)
+    return place - channels if place >= channels else place
 
 
 @jit
 def channel_of(offset, interleave_bytes, channels):
     """Channel that serves a byte offset of a region."""
     return channel_of_lane(offset // interleave_bytes, channels)
+
+
+@jit
+def away_ps(channel, spread_ps):
+    """What a load of a channel takes more than one of the nearest: they lie at different distances [ps].
+
+    The square of a fraction mixed from the channel's number: most are near, some far, with no order.
+    """
+    share = mixed(channel) * 1000 >> 32
+    return spread_ps * share * share // 1_000_000
+
+
+def mean_away_ps(channels: int, spread_ps: int) -> int:
+    """The mean of away_ps over all channels."""
+    return (
+        sum(int(away_ps(channel, spread_ps)) for channel in range(channels)) // channels if spread_ps else 0
+    )
 
 
 @jit

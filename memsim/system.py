@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memsim.rules import mean_away_ps
+
 # How far a number can be trusted, best first.
 PROVENANCES = ("measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed")
 MILLION = 1_000_000  # parts that shares and tails are counted in
@@ -19,6 +21,7 @@ class Initiator:
 
     units                  processors (SMs; engines of a copy engine)
     unit_outstanding_bytes bytes that the loads and stores of one unit may have outstanding
+    outstanding_bytes      what all units that a kernel runs on may have outstanding together; 0: no limit
     request_bytes          largest request that it sends over a link
     launch_gap_ps          from the end of what a kernel waits for to its first block
     graph_launch_ps        launch of a step's graph, paid once a step
@@ -50,8 +53,16 @@ class Initiator:
     wake_ps: int = 0
     dispatch_ps: int = 0
     posts: bool = False
+    outstanding_bytes: int = 0
     tags: int = 0
     credits: int = 0
+
+    def lent_bytes(self, blocks: int) -> int:
+        """Bytes that each unit lends to a kernel of so many blocks: its units share `outstanding_bytes`."""
+        if not self.outstanding_bytes:
+            return self.unit_outstanding_bytes
+        part = self.outstanding_bytes // max(1, min(self.units, blocks))
+        return min(self.unit_outstanding_bytes, max(1, part))
 
 
 @dataclass(frozen=True)
@@ -96,12 +107,13 @@ class Tier:
     channel_mbps     sustained rate of one channel
     interleave_bytes consecutive bytes on one channel
     unit_bytes       minimum transaction; every request is rounded out to it
-    latency_ps       idle, from arrival to the last byte beyond its transfer
+    latency_ps       idle, from arrival to the last byte beyond its transfer; of reads the channels' mean
     peak_mbps        what the datasheet promises for all channels together
     occupancy_ps     least time that a piece keeps its channel (a limit on operations a second); 0: none
     queue_depth      pieces that may be in the tier at once; 0: no limit
     tail             steps (n, extra): of a million requests the slowest n take `extra` ps more, n falling
     turnaround_ps    what a channel takes to change between reads and writes; 0: nothing
+    spread_ps        how much later a load of the farthest channel comes than one of the nearest
     write_buffer_bytes   written bytes that a channel gathers before it writes them, all at once; 0: none
     loaded           of a tier that is one server: points (millionths of its rate, extra ps), loads rising
     translation      levels of address translation, the smaller reach first; two at most
@@ -130,6 +142,12 @@ class Tier:
     devices: int = 1
     energy_fj: int = 0
     cost: tuple[tuple[str, int], ...] = ()
+    spread_ps: int = 0
+
+    @property
+    def nearest_ps(self) -> int:
+        """Idle latency of a load of the nearest channel."""
+        return self.latency_ps[0] - mean_away_ps(self.channels, self.spread_ps)
 
 
 @dataclass(frozen=True)

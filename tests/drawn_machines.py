@@ -77,8 +77,9 @@ INITIATOR = table(
         "graph_launch": times(),
     },
     {
-        "request": sizes(16, 2**30), "dispatch": times(), "setup": times(), "wake": times(),
-        "work_latency": times(), "tags": log_int(1, 10**9), "credits": log_int(1, 10**9),
+        "request": sizes(16, 2**30), "outstanding": sizes(1, 10**16),
+        "dispatch": times(), "setup": times(), "wake": times(), "work_latency": times(),
+        "tags": log_int(1, 10**9), "credits": log_int(1, 10**9),
         "bf16": FLOPS, "fp8": FLOPS, "fp32": FLOPS,
         "port": rates(), "port_write": rates(), "power_bandwidth": rates(),
     },
@@ -98,7 +99,7 @@ TIER = table(
         "devices": log_int(1, 16), "write_bandwidth": rates(10_000), "write_efficiency": shares(),
         "write_latency": times(), "read_iops": log_int(10**4, 10**9), "write_iops": log_int(10**4, 10**9),
         "queue_depth": log_int(1, 10**9), "tail": TAILS, "energy": st.just("6 pJ/bit"),
-        "turnaround": times(), "write_buffer": sizes(0, 2**30),
+        "turnaround": times(), "write_buffer": sizes(0, 2**30), "spread": times(2),
     },
 )  # fmt: skip
 
