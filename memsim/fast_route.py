@@ -74,9 +74,10 @@ from memsim.rules import (  # fmt: skip
     WINDOW_PS,
     loaded_ps,
     added,
-    channel_of_lane,
+    dealt_lane,
     digest_term,
     latency_bucket,
+    next_lane,
     operation_bytes,
     packets,
     piece_bytes,
@@ -173,6 +174,7 @@ def book_pieces(hw, st, out, tier, write, request, now_ps):
     operation = operation_bytes(rq[request, R_TRANSFER], interleave)
     whole_piece = (hw.tiers[tier, PIECE_PS + write], hw.tiers[tier, PIECE_REST + write])
     lane = offset // interleave
+    channel, place = dealt_lane(lane, channels)
     end_ps = now_ps
     waiting_ps = 0
     while left > 0:
@@ -181,7 +183,7 @@ def book_pieces(hw, st, out, tier, write, request, now_ps):
         if nbytes < interleave:
             moved = rounded_bytes(offset, nbytes, hw.tiers[tier, UNIT])
             service = piece_service_ps(moved, mbps, hw.tiers[tier, OCCUPANCY_PS + write], operation)
-        server = first + channel_of_lane(lane, channels)
+        server = first + channel
         if buffer_bytes > 0:
             piece = write_piece(st.servers, server, now_ps, moved, service, mbps, turnaround_ps, buffer_bytes)
         else:
@@ -189,6 +191,7 @@ def book_pieces(hw, st, out, tier, write, request, now_ps):
         end_ps = max(end_ps, piece[0] + (1 - write) * hw.away_ps[server])
         waiting_ps = added(waiting_ps, piece[1])
         lane += 1
+        channel, place = next_lane(lane, channel, place, channels)
         offset += nbytes
         left -= nbytes
     out.waiting_ps[tier] = added(out.waiting_ps[tier], waiting_ps)

@@ -108,15 +108,30 @@ def mixed(number):
 
 
 @jit
-def channel_of_lane(lane, channels):
-    """Channel that serves a lane (interleave_bytes of a region).
+def dealt_lane(lane, channels):
+    """Channel that serves a lane (interleave_bytes of a region), and the lane's place in its turn.
 
     Lanes are dealt, in turns that give one to each channel and begin at any of them, as the turn's number,
     mixed, says.
     """
     turn = lane // channels
-    place = lane - turn * channels + (mixed(turn) * channels >> 32)
-    return place - channels if place >= channels else place
+    place = lane - turn * channels
+    channel = place + (mixed(turn) * channels >> 32)
+    return channel - channels if channel >= channels else channel, place
+
+
+@jit
+def channel_of_lane(lane, channels):
+    """Channel that serves a lane."""
+    return dealt_lane(lane, channels)[0]
+
+
+@jit
+def next_lane(lane, channel, place, channels):
+    """What dealt_lane gives for a lane, from what it gave for the one before: mostly without a division."""
+    if place + 1 == channels:
+        return dealt_lane(lane, channels)
+    return channel + 1 if channel + 1 < channels else 0, place + 1
 
 
 @jit

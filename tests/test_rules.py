@@ -138,7 +138,7 @@ def test_loads_of_channels_lie_at_different_distances() -> None:
     assert 0 <= away.min() < 1_000
     assert 850_000 < away.max() < 900_000
     assert rules.mean_away_ps(192, 900_000) == away.sum() // 192 == pytest.approx(300_000, rel=0.2)
-    assert np.median(away) == pytest.approx(225_000, rel=0.2)
+    assert np.median(away) == pytest.approx(225_000, rel=0.3)
     assert rules.mean_away_ps(192, 0) == 0
 
 
@@ -358,3 +358,12 @@ def test_interleaved_spans_end_at_chunk_borders() -> None:
     assert [(tier, nbytes) for tier, _, nbytes in found].count((1, 6400)) == 1
     assert sum(nbytes for _, _, nbytes in found) == 25_600
     assert sorted(offset for tier, offset, _ in found if tier == 0) == [0, 6400, 12_800]
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 16, 96])
+def test_lanes_in_a_row_need_no_division(channels: int) -> None:
+    channel, place = rules.dealt_lane(5, channels)
+    assert (channel, place) == (rules.channel_of_lane(5, channels), 5 % channels)
+    for lane in range(6, 6 + 4 * channels):
+        channel, place = rules.next_lane(lane, channel, place, channels)
+        assert (channel, place) == rules.dealt_lane(lane, channels)
