@@ -110,7 +110,7 @@ def _tier(
         server, tier.channels, tier.interleave_bytes, tier.unit_bytes, queue, *tail,
         tier.turnaround_ps, tier.write_buffer_bytes,
         *loaded, walker,
-        *tier.channel_mbps, tier.nearest_ps, tier.latency_ps[1], *tier.occupancy_ps,
+        *tier.channel_mbps, rules.nearest_ps(tier), tier.latency_ps[1], *tier.occupancy_ps,
         pieces[0][0], pieces[1][0], pieces[0][1], pieces[1][1],
         *(walk.latency_ps for walk in walks), *(walk.occupancy_ps for walk in walks),
     ]  # fmt: skip

@@ -231,6 +231,7 @@ class Machine:
         self.channels = [[Station() for _ in range(tier.channels)] for tier in system.tiers]
         self.queues = [Pool(env, tier.queue_depth or NO_LIMIT) for tier in system.tiers]
         self.walkers = [[Station() for _ in tier.translation] for tier in system.tiers]
+        self.nearest_ps = [rules.nearest_ps(tier) for tier in system.tiers]
         self.forget(0)
         self.loaded = [np.array(tier.loaded, np.int64).reshape(-1, 2) for tier in system.tiers]
         self.tails = [np.array(tier.tail, np.int64).reshape(-1, 2) for tier in system.tiers]
@@ -274,7 +275,7 @@ class Machine:
         if request.tier == self.cache:
             return self.system.cache.latency_ps
         tier = self.system.tiers[request.tier]
-        return tier.latency_ps[1] if request.write else tier.nearest_ps
+        return tier.latency_ps[1] if request.write else self.nearest_ps[request.tier]
 
     def moved_bytes(self, tier: int, offset: int, nbytes: int) -> int:
         """Bytes that a tier moves for a request."""

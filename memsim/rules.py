@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memsim.jit import jit
+from memsim.system import Tier
 
 MOST_WAITED_PS = 1 << 62  # 53 days: a sum over requests may pass what int64 holds
 WINDOW_PS = 1_000_000  # in which the load of a tier is measured: work of as many ps is all its rate
@@ -152,9 +153,12 @@ def away_ps(channel, spread_ps):
 
 def mean_away_ps(channels: int, spread_ps: int) -> int:
     """The mean of away_ps over all channels."""
-    return (
-        sum(int(away_ps(channel, spread_ps)) for channel in range(channels)) // channels if spread_ps else 0
-    )
+    return sum(int(away_ps(channel, spread_ps)) for channel in range(channels)) // channels
+
+
+def nearest_ps(tier: Tier) -> int:
+    """Idle latency of a load of the nearest channel: latency_ps is the mean of all."""
+    return tier.latency_ps[0] - (mean_away_ps(tier.channels, tier.spread_ps) if tier.spread_ps else 0)
 
 
 @jit

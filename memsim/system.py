@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memsim.rules import mean_away_ps
-
 # How far a number can be trusted, best first.
 PROVENANCES = ("measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed")
 MILLION = 1_000_000  # parts that shares and tails are counted in
@@ -143,11 +141,6 @@ class Tier:
     energy_fj: int = 0
     cost: tuple[tuple[str, int], ...] = ()
     spread_ps: int = 0
-
-    @property
-    def nearest_ps(self) -> int:
-        """Idle latency of a load of the nearest channel."""
-        return self.latency_ps[0] - mean_away_ps(self.channels, self.spread_ps)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def test_what_limits_the_requests_in_flight_is_named_and_checked_by_littles_law(
     assert bent.bound == bound
     assert bent.passed
     assert bent.most < 0.8 * usual.found
-    assert bent.found > 0.7 * bent.most
+    assert bent.found > 0.65 * bent.most  # a request of HBM waits for the farthest of its lanes
 
 
 @pytest.mark.parametrize("devices", [1, 4])
