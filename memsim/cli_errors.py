@@ -53,9 +53,8 @@ def errors(
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
-    import os
-
     from memsim import progress
+    from memsim.aside import cores
     from memsim.errors import CheckFailed
     from memsim.output import check_writable
     from validation import errors as predicted
@@ -69,9 +68,8 @@ def errors(
         check_writable(output)
     if write and split != predicted.HELD_OUT:
         raise typer.BadParameter("goes with held-out points alone", param_hint="'--write'")
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with progress.shown("predicting") as advance:
-        found = predicted.table(machine, split, family or (), advance, workers)
+        found = predicted.table(machine, split, family or (), advance, cores())
     written = errors_quantiles.write(found, folder_of(machine).name) if write else None
     if output is not None:
         figures_errors.draw_all(found, output)

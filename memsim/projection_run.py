@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 import memsim
 from memsim import interval
+from memsim.aside import cores
 from memsim.errors import DoesNotFit, OutputError
 from memsim.jit import is_compiled
 from memsim.output import check_writable
@@ -57,7 +58,7 @@ def run(
     if tasks and not is_compiled():
         _in_turn(tasks[:1], ask, done)  # or several processes would compile at once
         tasks = tasks[1:]
-    workers = workers or _cores()
+    workers = workers or cores()
     if workers < 2 or len(tasks) < FEW:
         _in_turn(tasks, ask, done)
     else:
@@ -128,10 +129,6 @@ def _in_processes(tasks: Sequence[Task], ask: Ask, workers: int, done: Done) -> 
 def _begin() -> None:
     """A process ends without a word at Ctrl-C; the one that started it says what there is to say."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Book:

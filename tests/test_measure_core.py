@@ -91,14 +91,19 @@ def test_a_point_has_one_key_and_one_seed():
 
 @pytest.mark.parametrize("family", MICRO, ids=lambda family: family.name)
 def test_families_of_one_gpu_have_enough_points_on_either_side(family):
-    assert family.count(CALIBRATE) >= 4
+    assert family.count(CALIBRATE) >= (3 if family.name == "launch.dispatch" else 4)  # a slope needs no line
     assert family.count(HELD_OUT) > family.count(CALIBRATE)
 
 
-def test_the_whole_campaign_fits_a_quarter_of_an_hour_of_gpu_time():
+def test_each_suite_fits_ten_minutes_of_gpu_time_and_the_whole_campaign_twenty_two():
     families = [family for family in points.read_campaign() if family.gpus]
     assert sum(len(family.points) for family in families) >= 600
-    assert sum(family.seconds for family in families) <= 900
+    suites = {
+        suite: sum(family.seconds for family in families if family.suite == suite)
+        for suite in {family.suite for family in families}
+    }
+    assert max(suites.values()) <= 600
+    assert sum(suites.values()) <= 1320
 
 
 def test_a_file_may_say_how_long_its_families_are_timed_and_a_family_otherwise(tmp_path):

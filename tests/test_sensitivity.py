@@ -92,6 +92,10 @@ def copies() -> tuple[MemoryTrace, frozenset[int]]:
     return pattern("stream", bytes=1 << 20, block_bytes=1 << 16, dma=True)
 
 
+def large_copies(write: bool) -> tuple[MemoryTrace, frozenset[int]]:
+    return pattern("stream", bytes=32 << 20, block_bytes=4 << 20, dma=True, write=write)
+
+
 def again(system: System) -> tuple[MemoryTrace, frozenset[int]]:
     """Read twice: nearly as much as the cache holds with all its copies."""
     held = system.cache.capacity_bytes // system.cache.copies * 9 // 10
@@ -185,6 +189,8 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
             "request": [(probe, tier) for probe in (reads(), one_block()) for tier in tiers],
             "work_latency": [(worked(), home)],
             "wake": [(handed(), home)],
+            "tags": [(large_copies(write=False), tier) for tier in tiers],
+            "credits": [(large_copies(write=True), tier) for tier in tiers],
             "bf16": [(arithmetic("bf16"), home)],
             "fp8": [(arithmetic("fp8"), home)],
             "fp32": [(arithmetic("fp32"), home)],

@@ -49,7 +49,7 @@ def recurrence(row: Row, system: System) -> Job:
     kind, shape = ("gdn", GdnShape(keys, heads)) if keys else ("kda", KdaShape(heads))
 
     def job(sequences: int) -> Job:
-        with costs.tried({"kernel.kda.efficiency": "1"}):  # of FLA's program
+        with costs.tried({} if keys else {"kernel.kda.efficiency": "1"}):  # that of FLA's program
             call = layer(kind, shape, [1] * sequences, system, without=(f"{kind}-conv",))
         packed = tuple(replace(kernel, **costs.of("gdn")) for kernel in call.kernels)
         return _again(replace(call, kernels=packed), system)
