@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from memsim.errors import ProfileError, nearest
 from memsim.nodes import Fault, faults_of_graph, routes_of
-from memsim.system import MILLION, Cache, Hop, Initiator, Input, Link, System, Tier, Walk
+from memsim.system import MILLION, MOST_SPREAD, Cache, Hop, Initiator, Input, Link, System, Tier, Walk
 
 if TYPE_CHECKING:
     from memsim.profile_schema import CacheTable, InitiatorTable, LinkTable, Profile, TierTable, WalkTable
@@ -24,7 +24,6 @@ MOST_CHANNELS = 65_536  # of a tier, all devices
 MOST_BYTES = 10**16
 MOST_OCCUPANCY_PS = 10**12
 MOST_HEADERS = 15  # times the data of a packet
-MOST_SPREAD = 2  # times the mean latency of a load: the nearest channel answers later than at once
 UNLIMITED_REQUEST_BYTES = 1 << 30  # a packet is as large as its link allows
 
 

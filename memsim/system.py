@@ -11,6 +11,7 @@ from dataclasses import dataclass
 # How far a number can be trusted, best first.
 PROVENANCES = ("measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed")
 MILLION = 1_000_000  # parts that shares and tails are counted in
+MOST_SPREAD = 2  # times the mean latency of a load: so the nearest channel answers later than at once
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,11 @@ class Tier:
     energy_fj: int = 0
     cost: tuple[tuple[str, int], ...] = ()
     spread_ps: int = 0
+
+    def __post_init__(self) -> None:
+        """ValueError where the nearest channel would answer before it is asked (see rules.away_ps)."""
+        if self.spread_ps > MOST_SPREAD * self.latency_ps[0]:
+            raise ValueError(f"{self.name}: spread_ps {self.spread_ps} of latency_ps {self.latency_ps[0]}")
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ TIER = table(
         "devices": log_int(1, 16), "write_bandwidth": rates(10_000), "write_efficiency": shares(),
         "write_latency": times(), "read_iops": log_int(10**4, 10**9), "write_iops": log_int(10**4, 10**9),
         "queue_depth": log_int(1, 10**9), "tail": TAILS, "energy": st.just("6 pJ/bit"),
-        "turnaround": times(), "write_buffer": sizes(0, 2**30), "spread": times(2),
+        "turnaround": times(), "write_buffer": sizes(0, 2**30),
     },
 )  # fmt: skip
 
@@ -151,6 +151,10 @@ def machine_files(draw: st.DrawFn) -> dict[str, Any]:
         smaller, larger = sorted((tier["unit"], tier["interleave"]), key=lambda n: int(n["value"].split()[0]))
         tier.update(unit=smaller, interleave=larger)
         tier["translation"] = draw(LEVELS)
+        if draw(st.booleans()):  # up to as far as channels may be apart; now and then refused
+            latency_ps = int(tier["latency"]["value"].split()[0])
+            far_ps = latency_ps * draw(st.sampled_from([1, 2] * 8 + [3])) // draw(st.sampled_from([1, 1, 9]))
+            tier["spread"] = {**tier["latency"], "value": f"{far_ps} ps"}
         if draw(st.integers(0, 9)) == 0:  # of one server; now and then refused
             tier.pop("devices", None)
             one = {**tier["channels"], "value": draw(st.sampled_from([1] * 9 + [2]))}
