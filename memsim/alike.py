@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ Int64s = npt.NDArray[np.int64]
 
 # What a kernel's program does not hold: the rest of its row counts, known to this file or not.
 _ONLY_NAMES = ("id", "name", "family", "layer", "step", "stream", "waits_for", "partial_region", "tile_rule")
+_facts = attrgetter(*(field.name for field in fields(Kernel) if field.name not in _ONLY_NAMES))
 
 
 def fingerprint(
@@ -40,7 +42,7 @@ def fingerprint(
     numbered  whether requests are drawn by the number of their kernel
     """
     digest = hashlib.sha256()  # processors have instructions for it
-    kernels = [_facts(kernel, numbered) for kernel, _ in segment.launches]
+    kernels = [(_facts(kernel), kernel.id if numbered else 0) for kernel, _ in segment.launches]
     digest.update(repr((kernels, segment.waits, segment.new_step, segment.handed, list(homes))).encode())
     for table in local:
         _add(digest, table)
@@ -52,11 +54,6 @@ def fingerprint(
         for column in np.ascontiguousarray(found.T):
             _add(digest, column)
     return digest.digest()
-
-
-def _facts(kernel: Kernel, numbered: bool) -> dict[str, Any]:
-    facts = {name: value for name, value in asdict(kernel).items() if name not in _ONLY_NAMES}
-    return facts | {"number": kernel.id if numbered else 0}
 
 
 def _add(digest: Any, array: npt.NDArray[Any]) -> None:
