@@ -50,6 +50,10 @@ class MemoryTrace:
     def kernel_count(self) -> int:
         return len(self.launches)
 
+    @property
+    def access_count(self) -> int:
+        return sum(len(accesses.block) for _, accesses in self.launches)
+
     def kernels(self) -> Iterator[tuple[Kernel, Accesses]]:
         return iter(self.launches)
 
@@ -337,8 +341,8 @@ def run_both(
 ) -> Outcome:
     """The outcome of both engines; AssertionError names the first field in which they differ."""
     options = ReplayOptions(quantum_bytes, run_on or {}, seed)
-    quick = fast.run(trace, system, memory, options, plan=plan)  # type: ignore[arg-type]
-    slow = reference.run(trace, system, memory, options, plan=plan)  # type: ignore[arg-type]
+    quick = fast.run(trace, system, memory, options, plan=plan)
+    slow = reference.run(trace, system, memory, options, plan=plan)
     for name, a, b in zip(Outcome._fields, quick, slow, strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
     return quick
