@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -219,7 +220,8 @@ def test_the_command_prints_and_writes_and_says_when_nothing_fits(capsys, tmp_pa
     out = tmp_path / "out"
     assert cli.run([*words, "--context", "4K,128K", "--set", SMALL, "-o", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "does not fit" in printed
+    assert re.search(r"128K +1 +- +does not fit +- +- +[0-9.]+ GB\s+too many", printed)
+    assert "--parallel" in printed
     assert "* extrapolated: changed: tier.hbm.capacity" not in printed  # room moves no time
     names = ["points.jsonl", "projection.json", "projection.png", "projection.svg", "projection.txt"]
     assert sorted(path.name for path in out.iterdir()) == names
@@ -227,5 +229,7 @@ def test_the_command_prints_and_writes_and_says_when_nothing_fits(capsys, tmp_pa
     fits, refused = document["points"]
     assert fits["interval_s"][0] < fits["interval_s"][1]
     assert (refused["tpot_s"], refused["interval_s"], refused["fits"]) == (None, None, False)
-    assert cli.run([*words, "--context", "128K", "--set", SMALL]) == 5
-    assert "none of 1 points fits" in capsys.readouterr().err
+    assert cli.run([*words, "--context", "128K,256K", "--set", SMALL]) == 5
+    told = capsys.readouterr()
+    assert "none of 2 points fits" in told.err
+    assert told.out.count("Does not fit: ") == 1  # the row of each has its own shortfall
