@@ -108,6 +108,17 @@ def test_the_largest_batch_fits_and_one_more_does_not():
     assert batch == 0.7e9 // (16384 * 1152 * 7 + 20 * 2.2e6)
 
 
+@pytest.mark.parametrize(
+    ("machine", "parallel", "most"), [("h200", None, 512), ("8xh200", "tp=4,ep=8,dp=2", 1024)]
+)
+def test_short_contexts_end_where_a_step_is_one_graph(machine, parallel, most):
+    cell, ask = Cell("kimi-linear", machine, 256, MAX), Ask(part="attention", parallel=parallel)
+    assert shortfall(cell, ask, 2 * most) == ""
+    batch, words = largest(cell, ask)
+    assert batch == most
+    assert words.startswith(f"a batch of {most:,} fits, where max ends")
+
+
 def test_a_largest_batch_is_asked_of_kinds_alone():
     cell = Cell("kimi-linear", "h200-host", 4096, MAX)
     assert "hbm" in shortfall(cell, replace(ATTENTION, place=("kv=hbm",)), 4096)
