@@ -181,13 +181,13 @@ def _crosses(place: Axes, lines: Sequence[Line]) -> None:
 
     rows = _partly(lines)
     if rows:
-        height = CROSS * len(rows)
-        place.add_artist(Rectangle((0, 1 - height), 1, height, color="#eeeeee", transform=place.transAxes))
+        high = CROSS * len(rows)
+        place.add_artist(Rectangle((0, 1 - high), 1, high, color="#eeeeee", transform=place.transAxes))
     for row, number in enumerate(rows):
         contexts = [point.context_tokens for point in lines[number][1] if point.refused]
-        height = [1 - CROSS * (row + 0.5)] * len(contexts)
+        heights = [1 - CROSS * (row + 0.5)] * len(contexts)
         look: dict[str, Any] = {"color": _look(number)[0], "transform": place.get_xaxis_transform()}
-        place.plot(contexts, height, "x", markersize=4, linestyle="none", **look)
+        place.plot(contexts, heights, "x", markersize=4, linestyle="none", **look)
 
 
 def _names(place: Axes, lines: Sequence[Line]) -> None:
