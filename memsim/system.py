@@ -25,7 +25,8 @@ class Initiator:
     launch_gap_ps          from the end of what a kernel waits for to its first block
     graph_launch_ps        launch of a step's graph, paid once a step
     setup_ps               added to the start-up of each block that accesses memory: a copy engine's command
-    bf16_mflops, fp8_mflops, fp32_mflops   sustained rate of one unit; 0: it cannot
+    bf16_mflops, fp8_mflops, fp32_mflops, fp4_mflops   sustained rate of one unit; 0: it cannot, but that fp4
+                           is then widened to bf16
     port_mbps              what one unit can take in from memories without a link, and give out; 0: no limit
     work_latency_ps        from the end of a worked tile's service by the arithmetic to the end of the tile
     power_mbps             what one unit could take in with the power of its matrix arithmetic; 0: not told
@@ -55,6 +56,7 @@ class Initiator:
     outstanding_bytes: int = 0
     tags: int = 0
     credits: int = 0
+    fp4_mflops: int = 0
 
     def lent_bytes(self, blocks: int) -> int:
         """Bytes that each unit lends to a kernel of so many blocks: its units share `outstanding_bytes`."""

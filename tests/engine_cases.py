@@ -295,7 +295,7 @@ def _drawn_kernel(random: Random, number: int) -> Kernel:
         blocks=random.randint(1, 9), blocks_per_unit=random.randint(1, 3),
         tile_rows=random.randint(1, 9), tile_bytes=random.choice((64, 5000)),
         tiles_in_flight=random.randint(1, 4), retire=random.choice(("in_order", "any")),
-        flops_per_tile=flops, flops_unit=random.choice(FLOP_UNITS[1:]) if flops else "none",
+        flops_per_tile=flops, flops_unit=random.choice(FLOP_UNITS[1:4]) if flops else "none",
         startup_ps=random.choice((0, 1, 5_000)), drain_ps=random.choice((0, 2, 700)),
         tile_ps=random.choice((0, 0, 1, 3_000)),
     )  # fmt: skip
