@@ -35,7 +35,8 @@ IndexDtype = Annotated[
     typer.Option(metavar="bf16|fp8|fp4", help="Format of an indexer's keys. Default: the model's."),
 ]
 WeightsDtype = Annotated[
-    str | None, typer.Option(metavar="bf16|fp8", help="Format of the weights. Default: the model's.")
+    str | None,
+    typer.Option(metavar="bf16|fp8|fp4", help="Format of the weights. Default: the model's."),
 ]
 Parallel = Annotated[
     str | None,

@@ -23,7 +23,8 @@ Part = Annotated[
     typer.Option(help="What is timed and takes room: the whole step, or the attention of all layers."),
 ]
 WeightsDtype = Annotated[
-    str | None, typer.Option(metavar="bf16|fp8", help="Format of the weights. Default: the model's.")
+    str | None,
+    typer.Option(metavar="bf16|fp8|fp4", help="Format of the weights. Default: the model's."),
 ]
 Routing = Annotated[
     str | None,

@@ -6,14 +6,15 @@ event loop is in `fast_loop`; here is packing, reuse and the sum.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from memsim import fast_loop, fast_ring
+from memsim.alike import fingerprint, local_memory, regions_of
 from memsim.aside import Aside
 from memsim.errors import MemsimError
 from memsim.fast_first import compile_ring
@@ -35,19 +36,17 @@ from memsim.fast_state import (  # fmt: skip
     fresh_state,
 )
 from memsim.jit import is_compiled, mark_compiled
-from memsim.limits import check_times
+from memsim.limits import MAX_PS, check_times
 from memsim.options import ReplayOptions
 from memsim.progress import Progress
-from memsim.program import UNIT_SHARES, Plan, Program, build_program, home_of
+from memsim.program import UNIT_SHARES, Plan, Planned, Program, build_program, home_of
 from memsim.result import LATENCY_BUCKETS, READ, Outcome, empty_outcome
 from memsim.rules import (  # fmt: skip
     GATHER_AT,
     MOST_WAITED_PS,
-    PIECE_AT,
     REGION,
     ROW_BYTES,
     ROWS,
-    SHARE_AT,
     STRIDE,
     TIER,
     TILE_ROWS,
@@ -61,7 +60,15 @@ _MEMO_SEGMENTS = 256  # outcomes kept for reuse; layers of a step repeat within 
 _FIRST_REQUESTS = 4096  # table of requests in flight, doubled when it is too small
 _MOST_REQUESTS = 1 << 26
 
-Memo = OrderedDict[bytes, Counts]
+
+class Known(NamedTuple):
+    """What is kept of a segment: its counts, and a time that it takes at most [ps]."""
+
+    counts: Counts
+    at_most_ps: float
+
+
+Memo = OrderedDict[bytes, Known]
 Ended = Callable[[Segment, np.ndarray], None]
 
 
@@ -103,49 +110,51 @@ def _run(
     total = empty_outcome(trace.kernel_count, len(trace.regions), len(system.tiers), len(system.links))
     gap_ps = np.array([runner.launch_gap_ps for runner in system.initiators], np.int64)
     memo: Memo = OrderedDict()
+    tailed = any(tier.tail for tier in system.tiers)
     begin_ps, done = 0, 0
     for segment in split(trace.kernels(), home=lambda kernel: home_of(kernel, options.run_on)):
-        program = build_program(
-            segment.launches, segment.waits, segment.new_step, system, memory.regions[:, ROW_BYTES],
-            options.run_on, plan, segment.handed,
-        )  # fmt: skip
-        check_times(program, memory, system, options.quantum_bytes, begin_ps)
-        regions, program, local = localize(program, memory)
-        loop.join(compile_ring)
-        counts = _replay_once(hardware, program, local, system, memo)
+        homes = [home_of(kernel, options.run_on) for kernel, _ in segment.launches]
+        regions = regions_of([accesses.region for _, accesses in segment.launches], len(trace.regions))
+        local, found = local_memory(memory, regions), _found(segment, homes, plan)
+        key = fingerprint(segment, homes, list(found.values()), regions, local, tailed)
+        known = memo.get(key)
+        if known is None or begin_ps + known.at_most_ps >= MAX_PS:
+            program = build_program(
+                segment.launches, segment.waits, segment.new_step, system, memory.regions[:, ROW_BYTES],
+                options.run_on, Planned(found) if plan else None, segment.handed,
+            )  # fmt: skip
+            at_most_ps = check_times(program, memory, system, options.quantum_bytes, begin_ps)
+            loop.join(compile_ring)
+            counts = replay_segment(hardware, renumbered(program, regions), local, system)
+            known = Known(counts, at_most_ps)
+        _remember(memo, key, known)
+        counts = known.counts
         add_segment(total, counts, done, regions, begin_ps)
-        total.initiator[done : done + len(segment.launches)] = program.initiator
+        total.initiator[done : done + len(segment.launches)] = homes
         done += len(segment.launches)
         begin_ps += int(counts.kernels[:, END_PS].max())
         if progress is not None:
             progress(done, trace.kernel_count)
         if ended is not None:
-            ended(
-                segment, counts.kernels[:, END_PS] - counts.kernels[:, START_PS] + gap_ps[program.initiator]
-            )
+            ended(segment, counts.kernels[:, END_PS] - counts.kernels[:, START_PS] + gap_ps[homes])
     return total
 
 
-def _replay_once(hardware: Hardware, program: Program, memory: Memory, system: System, memo: Memo) -> Counts:
-    key = _fingerprint(program, memory)
-    counts = memo.get(key)
-    if counts is None:
-        counts = replay_segment(hardware, program, memory, system)
-        memo[key] = counts
-        if len(memo) > _MEMO_SEGMENTS:
-            memo.popitem(last=False)
-    else:
-        memo.move_to_end(key)
-    return counts
+def _found(segment: Segment, homes: list[int], plan: Plan | None) -> dict[int, np.ndarray]:
+    """What the plan says of each kernel's accesses, by the kernel's id."""
+    if plan is None:
+        return {}
+    return {
+        kernel.id: plan.shares(kernel, accesses, home)
+        for (kernel, accesses), home in zip(segment.launches, homes, strict=True)
+    }
 
 
-def _fingerprint(program: Program, memory: Memory) -> bytes:
-    """Equal for segments that replay alike: same kernels, ops, layouts and placement."""
-    digest = hashlib.sha256()  # processors have instructions for it
-    for array in (*program[:-1], *program.ops, *memory):
-        digest.update(len(array).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.digest()
+def _remember(memo: Memo, key: bytes, known: Known) -> None:
+    memo[key] = known
+    memo.move_to_end(key)
+    if len(memo) > _MEMO_SEGMENTS:
+        memo.popitem(last=False)
 
 
 def localize(program: Program, memory: Memory) -> tuple[np.ndarray, Program, Memory]:
@@ -153,32 +162,15 @@ def localize(program: Program, memory: Memory) -> tuple[np.ndarray, Program, Mem
 
     Returns the regions (int64[n], their ids), the program and the memory in the new numbers.
     """
-    regions, numbers = np.unique(program.ops.table[:, REGION], return_inverse=True)
+    regions = regions_of([program.ops.table[:, REGION]], len(memory.regions) - 1)
+    return regions, renumbered(program, regions), local_memory(memory, regions)
+
+
+def renumbered(program: Program, regions: np.ndarray) -> Program:
+    """The program with its regions numbered by their place in `regions`."""
     table = program.ops.table.copy()
-    table[:, REGION] = numbers
-    pieces, piece_at = _pick(memory.regions[:, PIECE_AT], regions)
-    shares, share_at = _pick(memory.pieces[:, SHARE_AT], pieces)
-    local = Memory(
-        regions=_with_offsets(memory.regions[regions], PIECE_AT, piece_at),
-        pieces=_with_offsets(memory.pieces[pieces], SHARE_AT, share_at),
-        shares=memory.shares[shares],
-    )
-    return regions, program._replace(ops=program.ops._replace(table=table)), local
-
-
-def _with_offsets(rows: np.ndarray, column: int, offsets: np.ndarray) -> np.ndarray:
-    """Rows of a table with new offsets in a column, and the row that ends it."""
-    table = np.vstack([rows, np.zeros((1, rows.shape[1]), np.int64)])
-    table[:, column] = offsets
-    return table
-
-
-def _pick(offsets: np.ndarray, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Items of some owners in a list grouped by owner, and the offsets of the list that they make."""
-    counts = offsets[owners + 1] - offsets[owners]
-    ends = np.cumsum(counts)
-    items = np.arange(counts.sum()) + np.repeat(offsets[owners] - (ends - counts), counts)
-    return items.astype(np.int64), np.concatenate([np.zeros(1, np.int64), ends]).astype(np.int64)
+    table[:, REGION] = np.searchsorted(regions, table[:, REGION])
+    return program._replace(ops=program.ops._replace(table=table))
 
 
 def replay_segment(hardware: Hardware, program: Program, memory: Memory, system: System) -> Counts:

@@ -40,23 +40,25 @@ class Demand(NamedTuple):
     walks: npt.NDArray[np.int64]
 
 
-def check_times(program: Program, memory: Memory, system: System, quantum_bytes: int, begin_ps: int) -> None:
+def check_times(program: Program, memory: Memory, system: System, quantum_bytes: int, begin_ps: int) -> float:
     """UsageError if a program that begins at begin_ps might not end before MAX_PS, or a tier has both several
-    channels and a curve of loaded latencies."""
+    channels and a curve of loaded latencies. Returns a time that the program takes at most [ps]."""
     for tier in system.tiers:
         if tier.loaded and tier.channels > 1:
             raise UsageError(
                 f"{system.name}: tier '{tier.name}' has {tier.channels} channels and loaded latencies; "
                 "expected one of the two: load shows in queues of channels, or one channel takes the curve"
             )
-    if begin_ps + _at_most_ps(program, memory, system, quantum_bytes) < MAX_PS:
-        return
+    at_most_ps = _at_most_ps(program, memory, system, quantum_bytes)
+    if begin_ps + at_most_ps < MAX_PS:
+        return at_most_ps
     longest_ps = begin_ps + longest_time_ps(program, memory, system, quantum_bytes)
     if longest_ps > MAX_PS:
         raise UsageError(
             f"{system.name}: a replay of this trace could take {longest_ps / 1e12:.3g} s; a clock of "
             f"picoseconds holds {MAX_PS / 1e12:.3g} s; replay fewer steps or raise the slowest rate"
         )
+    return at_most_ps
 
 
 def _at_most_ps(program: Program, memory: Memory, system: System, quantum_bytes: int) -> float:

@@ -267,7 +267,7 @@ def _text(x: float, y: float, words: str, color: str, *, bold: bool = False, siz
 def _initiator_card(name: str, table: InitiatorTable) -> Card:
     """Units, what each may have in flight, rates and set-up, as the file says them."""
     units = table.units.number
-    rates = {"bf16": table.bf16, "fp8": table.fp8, "fp32": table.fp32}
+    rates = {"bf16": table.bf16, "fp8": table.fp8, "fp4": table.fp4, "fp32": table.fp32}
     lines = [
         f"{name}: {units} {'units' if units > 1 else 'unit'}",
         f"{table.unit_outstanding.text} in flight a unit",

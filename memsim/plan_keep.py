@@ -275,7 +275,7 @@ def charge(stack, touched, begin, end, out):
     stack.sizes[S_OWED] += out - paid
     for k in range(begin, end):
         part = touched.order[k]
-        parts[part, PUSHED] = share_of(paid, parts[part, MISSED], missed) if missed else 0
+        parts[part, PUSHED] = share_of(paid, parts[part, MISSED], missed) if paid else 0
 
 
 @inner

@@ -60,8 +60,9 @@ def cut_kernel(kernel: Kernel, accesses: Accesses, resident: int) -> Cut:
     table = np.empty((len(accesses.block), len(columns)), np.int64)
     for i, column in enumerate(columns):
         table[:, i] = column
-    waves = np.where(accesses.spread == EVEN, accesses.block_last // resident - accesses.block // resident, 0)
-    parts = np.empty((len(table) + int(waves.sum()), CUT_COLUMNS), np.int64)
+    even = accesses.spread == EVEN
+    waves = int((accesses.block_last[even] // resident - accesses.block[even] // resident).sum())
+    parts = np.empty((len(table) + waves, CUT_COLUMNS), np.int64)
     count = cut(table, resident, np.zeros(kernel.blocks, np.int64), parts)
     strided = accesses.rows[(accesses.stride > 1) & (accesses.rows <= STRIDED)]
     return Cut(table, parts, count, count + int(strided.sum()), np.array(accesses.gather_rows, np.int64))

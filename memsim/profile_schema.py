@@ -124,6 +124,7 @@ class InitiatorTable(Table):
     port_write: Bandwidth | None = _option("faster")
     bf16: Arithmetic | None = _option("faster")
     fp8: Arithmetic | None = _option("faster")
+    fp4: Arithmetic | None = _option("faster")
     fp32: Arithmetic | None = _option("faster")
     power_bandwidth: Bandwidth | None = _option("faster")
 

@@ -16,7 +16,7 @@ from memsim.rules import GATHER_AT, Ops
 from memsim.system import MILLION, Initiator, System
 from memsim.trace import EACH, EVEN, MAX_FLOPS, Accesses, Kernel
 
-MATRIX = ("bf16", "fp8")  # units of arithmetic that run at the power limit
+MATRIX = ("bf16", "fp8", "fp4")  # units of arithmetic that run at the power limit
 UNIT_SHARES = 720_720  # a unit in shares: divisible by every occupancy up to 16
 
 Int64s = np.ndarray
@@ -162,7 +162,9 @@ def _offsets(counts: Sequence[int] | Int64s) -> Int64s:
 
 
 def _rate(kernel: Kernel, initiator: Initiator) -> int:
+    """Of the kernel's arithmetic; fp4 is widened to bf16 where a unit has no rate for it."""
     rates = {"bf16": initiator.bf16_mflops, "fp8": initiator.fp8_mflops, "fp32": initiator.fp32_mflops}
+    rates["fp4"] = initiator.fp4_mflops or initiator.bf16_mflops
     if kernel.flops_per_tile == 0:
         return 1
     rate = rates.get(kernel.flops_unit, 1)

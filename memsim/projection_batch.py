@@ -2,7 +2,8 @@
 
 A cell enters, a number of sequences leaves. Whether a batch fits is asked of the footprint of one GPU, placed
 by the rules as regions of a trace would be. Only a bound on the time is found by replays, few of them:
-between a batch that meets it and one that does not.
+between a batch that meets it and one that does not. Short contexts fit in thousands; MOST a group of GPUs is
+where engines stop to launch a step as one graph, which every replay takes it to be.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from memsim.projection_cell import machine_of, time_ps, units_of
 from memsim.projection_point import Ask, Cell, about
 from memsim.route import build_system
 from memsim.trace import REGION_KINDS, Region
-from memsim.units import MOST_BATCH, format_time
+from memsim.units import format_time
+
+MOST = 512  # sequences: vLLM captures graphs of decode steps up to so many by default (recalled)
 
 
 def largest(cell: Cell, ask: Ask) -> tuple[int, str]:
@@ -25,7 +28,9 @@ def largest(cell: Cell, ask: Ask) -> tuple[int, str]:
     if lacks:
         return 0, lacks
     most = _most(cell, ask)
-    words = f"the largest batch that fits is {most:,}" if most < MOST_BATCH else f"a batch of {most:,} fits"
+    words = f"the largest batch that fits is {most:,}"
+    if most == MOST * _least(ask):
+        words = f"a batch of {most:,} fits, where max ends (docs/projection.md); give a number for more"
     if ask.slo_ps is None:
         return most, words
     found = within(cell, ask, most, ask.slo_ps)
@@ -78,10 +83,10 @@ def _regions(cell: Cell, ask: Ask, batch: int) -> list[Region]:
 
 def _most(cell: Cell, ask: Ask) -> int:
     """The largest batch that fits; one does."""
-    low, high = 1, 2
-    while high <= MOST_BATCH and not shortfall(cell, ask, high):
+    low, high, end = 1, 2, MOST * _least(ask)
+    while high <= end and not shortfall(cell, ask, high):
         low, high = high, 2 * high
-    high = min(high, MOST_BATCH + 1)
+    high = min(high, end + 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if shortfall(cell, ask, middle) else (middle, high)

@@ -1,8 +1,8 @@
 """Draws the time of a token against the context, log-log: a line for each model, machine and batch.
 
 Points of a projection enter, projection.svg and projection.png leave. A band is the interval; a line is
-dashed, and its points are open, where no measurement is behind it; a cross at the upper edge is a point that
-does not fit. Needs matplotlib (extra `figures`).
+dashed, and its points are open, where no measurement is behind it; a cross on grey, above the lines, is a
+point that does not fit. What fits nowhere is named and not drawn. Needs matplotlib (extra `figures`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ NAME = "projection"
 INCHES = (8.2, 5.2)
 LABEL = 8.5  # points of a name's letters
 MARKERS = ("o", "s", "^")
+BESIDE = 2  # machines whose panels stand side by side; more stand one below the other
 APART = 0.045  # of the height: names at the right keep this distance
+CROSS = 0.025  # of the height: that of a line's crosses
 
 Line = tuple[str, list[Point]]  # what it is called, its points with contexts rising
 
@@ -47,14 +49,21 @@ def draw(points: Sequence[Point], folder: Path) -> list[Path]:
 
     with mpl.rc_context(SETTINGS):
         machines = list(dict.fromkeys(point.machine for point in points))
-        canvas = Figure(figsize=(INCHES[0] * len(machines), INCHES[1]), layout="constrained")
+        down, across = (1, len(machines)) if len(machines) <= BESIDE else (len(machines), 1)
+        canvas = Figure(figsize=(INCHES[0] * across, INCHES[1] * down), layout="constrained")
         FigureCanvasAgg(canvas)
-        places = canvas.subplots(1, len(machines), sharex=True, sharey=True, squeeze=False)[0]
-        for place, machine in zip(places, machines, strict=True):
-            _fill(place, [point for point in points if point.machine == machine])
+        places = canvas.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat
+        panels = [
+            (place, lines_of([point for point in points if point.machine == machine]))
+            for place, machine in zip(places, machines, strict=True)
+        ]
+        for (place, lines), machine in zip(panels, machines, strict=True):
+            _fill(place, lines)
             place.set_title(machine if len(machines) > 1 else "", loc="left")
-        for place, machine in zip(places, machines, strict=True):  # at heights that depend on the range
-            _names(place, lines_of([point for point in points if point.machine == machine]))
+        _make_room(panels[0][0], max(len(_partly(lines)) for _, lines in panels))
+        for place, lines in panels:  # at heights that depend on the range
+            _crosses(place, lines)
+            _names(place, lines)
         canvas.suptitle(_title(points), x=0.01, ha="left", fontsize=11, fontweight="bold")
         canvas.supxlabel(_foot(points), x=0.01, ha="left", fontsize=8, color="#444444")
         return [_saved(canvas, folder / f"{NAME}.{suffix}") for suffix in ("png", "svg")]
@@ -96,23 +105,20 @@ def _foot(points: Sequence[Point]) -> str:
     if any(not point.refused and point.trust != VALIDATED for point in points):
         lines.append("Dashed, open circles: beyond what was measured, or never measured.")
     if any(point.refused for point in points):
-        lines.append("Crosses at the upper edge: does not fit.")
+        lines.append("Crosses on grey: does not fit.")
     return "\n".join(lines)
 
 
-def _fill(place: Axes, points: Sequence[Point]) -> None:
+def _fill(place: Axes, lines: Sequence[Line]) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-    lines = lines_of(points)
+    points = [point for _, line in lines for point in line]
     place.set_xscale("log")
     place.set_yscale("log")
     if len({point.context_tokens for point in points}) == 1:  # no width to scale to
         place.set_xlim(points[0].context_tokens / 2, points[0].context_tokens * 2)
-    crossed = 0  # lines with points that do not fit: their crosses stand one below the other
     for number, line in enumerate(lines):
-        height = 1 - crossed * APART / 2
-        _line(place, line, *_look(number), height)
-        crossed += any(point.refused for point in line[1])
+        _line(place, line, *_look(number))
     contexts = sorted({point.context_tokens for point in points})
     place.xaxis.set_major_locator(FixedLocator(contexts))
     place.xaxis.set_minor_locator(NullLocator())
@@ -122,6 +128,7 @@ def _fill(place: Axes, points: Sequence[Point]) -> None:
     place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _round(value)))
     place.set_xlabel("Tokens in the cache")
     place.set_ylabel("Time of a token")
+    place.tick_params(labelbottom=True, labelleft=True)
 
 
 def _look(number: int) -> tuple[str, str]:
@@ -137,8 +144,8 @@ def _round(time_ps: float) -> str:
     return f"{float(number):g} {unit}"
 
 
-def _line(place: Axes, line: Line, colour: str, marker: str, height: float) -> None:
-    """One line with its band; height: of its crosses, as a share of the panel's."""
+def _line(place: Axes, line: Line, colour: str, marker: str) -> None:
+    """One line with its band."""
     points = [point for point in line[1] if not point.refused]
     xs = [point.context_tokens for point in points]
     lows, highs = ([getattr(point, end) for point in points] for end in ("low_ps", "high_ps"))
@@ -153,10 +160,34 @@ def _line(place: Axes, line: Line, colour: str, marker: str, height: float) -> N
         place.plot(point.context_tokens, point.tpot_ps, marker, markersize=5, **look)
         if len(points) == 1:  # a band has no width there
             place.vlines(point.context_tokens, point.low_ps, point.high_ps, color=colour, alpha=0.4)
-    for point in line[1]:
-        if point.refused:
-            at = place.get_xaxis_transform()
-            place.plot(point.context_tokens, height, "x", color=colour, transform=at, clip_on=False, zorder=5)
+
+
+def _partly(lines: Sequence[Line]) -> list[int]:
+    """Numbers of the lines of which some points fit and some do not."""
+    return [
+        n for n, (_, line) in enumerate(lines) if {bool(point.refused) for point in line} == {True, False}
+    ]
+
+
+def _make_room(place: Axes, rows: int) -> None:
+    """Raise the upper limit for so many rows of crosses, above all lines and bands."""
+    low, high = place.get_ylim()
+    place.set_ylim(low, high * (high / low) ** (CROSS * rows / (1 - CROSS * rows)))
+
+
+def _crosses(place: Axes, lines: Sequence[Line]) -> None:
+    """Points that do not fit, of lines that have others: a row of crosses for each, on grey."""
+    from matplotlib.patches import Rectangle
+
+    rows = _partly(lines)
+    if rows:
+        high = CROSS * len(rows)
+        place.add_artist(Rectangle((0, 1 - high), 1, high, color="#eeeeee", transform=place.transAxes))
+    for row, number in enumerate(rows):
+        contexts = [point.context_tokens for point in lines[number][1] if point.refused]
+        heights = [1 - CROSS * (row + 0.5)] * len(contexts)
+        look: dict[str, Any] = {"color": _look(number)[0], "transform": place.get_xaxis_transform()}
+        place.plot(contexts, heights, "x", markersize=4, linestyle="none", **look)
 
 
 def _names(place: Axes, lines: Sequence[Line]) -> None:
@@ -167,8 +198,8 @@ def _names(place: Axes, lines: Sequence[Line]) -> None:
     ends = []
     for number, (name, points) in enumerate(lines):
         fitting = [point for point in points if not point.refused]
-        height = log(fitting[-1].tpot_ps / low) / log(high / low) if fitting else 1.0
-        ends.append((height, name if fitting else f"{name} (does not fit)", _look(number)))
+        height = log(fitting[-1].tpot_ps / low) / log(high / low) if fitting else 0.0
+        ends.append((height, name if fitting else f"{name}: does not fit", _look(number)))
     for height, (_, words, (colour, marker)) in zip(
         _apart([end[0] for end in sorted(ends)]), sorted(ends), strict=True
     ):

@@ -16,6 +16,10 @@ from memsim.units import format_bytes, format_share, format_time, format_tokens
 
 LITTLE = 0.01  # of the memory in use: a tier that holds less is not shown
 TOLD = 4  # guessed numbers that are named, those that move a time most
+REMEDIES = (
+    "What does not fit can lie elsewhere (--place kv=host), spill (--overflow host), or be spread over the "
+    "GPUs of a machine (--parallel tp=8,ep=8)."
+)
 WORDS = {"step": "the whole step", "attention": "the attention of all layers, no weights"}
 
 
@@ -45,9 +49,14 @@ def _times(points: Sequence[Point]) -> Table:
 
 def _row(point: Point) -> tuple[str, ...]:
     if point.refused:
-        return "-", "does not fit", "-", "-", ""
+        return "-", "does not fit", "-", "-", _lacks(point)
     rates = (rate(point.tokens_per_s_per_user), rate(point.tokens_per_s_per_gpu))
     return format_time(point.tpot_ps), span(point), *rates, point.binds
+
+
+def _lacks(point: Point) -> str:
+    """How much too large a refused point is, or what else is the matter."""
+    return point.refused.split(";")[0].rpartition(": ")[2]
 
 
 def span(point: Point) -> str:
@@ -117,10 +126,16 @@ def _notes(points: Sequence[Point]) -> Iterator[str]:
 
 
 def _refusals(points: Iterable[Point]) -> Iterator[str]:
+    """The first refusal of each model on each machine in full, then what can be done."""
+    refusals: dict[tuple[object, ...], Point] = {}
     for point in points:
         if point.refused:
-            where = f"{point.model} at {format_tokens(point.context_tokens)}, batch {point.batch:,}"
-            yield f"Does not fit: {where}: {point.refused.split(';')[0]}."
+            refusals.setdefault((point.model, point.machine, point.asked), point)
+    for point in refusals.values():
+        where = f"{point.model} at {format_tokens(point.context_tokens)}, batch {point.batch:,}"
+        yield f"Does not fit: {where}: {point.refused.split(';')[0]}."
+    if refusals:
+        yield REMEDIES
 
 
 def _reasons(points: Iterable[Point]) -> Iterator[str]:

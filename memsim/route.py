@@ -82,7 +82,7 @@ def _faults_of_groups(profile: Profile) -> Iterator[Fault]:
 
 def _faults_of_initiator(name: str, table: InitiatorTable) -> Iterator[Fault]:
     units = table.units.number
-    for key in ("bf16", "fp8", "fp32"):
+    for key in ("bf16", "fp8", "fp4", "fp32"):
         rate = getattr(table, key)
         if rate is not None and rate.number < units * LEAST_UNIT_MFLOPS:
             found = f"{rate.number} MFLOP/s over {units} units is less than 1 GFLOP/s a unit"
@@ -153,6 +153,7 @@ def _initiator(name: str, table: InitiatorTable) -> Initiator:
         setup_ps=_or_none(table.setup),
         bf16_mflops=table.bf16.number // units if table.bf16 else 0,
         fp8_mflops=table.fp8.number // units if table.fp8 else 0,
+        fp4_mflops=table.fp4.number // units if table.fp4 else 0,
         fp32_mflops=table.fp32.number // units if table.fp32 else 0,
         work_latency_ps=_or_none(table.work_latency),
         power_mbps=max(1, table.power_bandwidth.number // units) if table.power_bandwidth else 0,

@@ -23,7 +23,8 @@ class Initiator:
     launch_gap_ps          from the end of what a kernel waits for to its first block
     graph_launch_ps        launch of a step's graph, paid once a step
     setup_ps               added to the start-up of each block that accesses memory: a copy engine's command
-    bf16_mflops, fp8_mflops, fp32_mflops   sustained rate of one unit; 0: it cannot
+    bf16_mflops, fp8_mflops, fp32_mflops, fp4_mflops   sustained rate of one unit; 0: it cannot, but that fp4
+                           is then widened to bf16
     port_mbps              what one unit can take in from memories without a link, and give out; 0: no limit
     work_latency_ps        from the end of a worked tile's service by the arithmetic to the end of the tile
     power_mbps             what one unit could take in with the power of its matrix arithmetic; 0: not told
@@ -52,6 +53,7 @@ class Initiator:
     posts: bool = False
     tags: int = 0
     credits: int = 0
+    fp4_mflops: int = 0
 
 
 @dataclass(frozen=True)

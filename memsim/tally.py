@@ -14,10 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from memsim.ahead import ahead
+from memsim.aside import cores
 from memsim.result import READ, WRITE
 from memsim.trace import EACH, Accesses, Kernel, Region
 from memsim.trace_read import TraceFile
 from memsim.unique import unique_bytes
+
+MANY_ACCESSES = 1_000_000  # of which reading takes most of a second
 
 
 @dataclass
@@ -50,7 +54,11 @@ class Watched:
         self._row_bytes = np.array([region.row_bytes for region in trace.regions], np.int64)
 
     def kernels(self) -> Iterator[tuple[Kernel, Accesses]]:
-        """Every kernel with its accesses, in file order."""
+        """Every kernel with its accesses, in file order; those of a long trace are read ahead."""
+        apart = self.trace.access_count >= MANY_ACCESSES and cores() > 1
+        return ahead(self._tallied()) if apart else self._tallied()
+
+    def _tallied(self) -> Iterator[tuple[Kernel, Accesses]]:
         for kernel, accesses in self.trace.kernels():
             self._add(kernel, accesses)
             yield kernel, accesses

@@ -19,7 +19,7 @@ VERSION = 1
 
 REGION_KINDS = ("weights", "kv", "index", "state", "activation", "output", "exchange")
 RETIRE_ORDERS = ("in_order", "any")
-FLOP_UNITS = ("none", "bf16", "fp8", "fp32")
+FLOP_UNITS = ("none", "bf16", "fp8", "fp32", "fp4")
 SPREADS = ("one", "even", "each")  # how an access is spread over its blocks; index = code in `Accesses`
 ONE, EVEN, EACH = range(3)  # those codes
 MAX_FLOPS = 9 * 10**12  # of a tile: 10^6 times as much still fits 64 bits

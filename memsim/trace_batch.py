@@ -36,6 +36,7 @@ from memsim.trace_schema import (
     short,
 )
 
+BATCH_ROWS = 2 * ROW_GROUP_ROWS  # a kernel of some 100,000 accesses is seldom cut
 BATCH_GATHERED = 4_194_304  # gathered rows of a batch, about: 32 MiB
 FEW_RUNS = 64  # of rows of one record in a batch, to be looked at one by one
 MAGIC = b"PAR1"
@@ -102,7 +103,7 @@ def read_header(path: str) -> Header:
     return Header(meta, *counts)
 
 
-def read_batches(path: str, most_rows: int = ROW_GROUP_ROWS) -> Iterator[Batch]:
+def read_batches(path: str, most_rows: int = BATCH_ROWS) -> Iterator[Batch]:
     """All rows in file order, at most `most_rows` in a batch and fewer where they gather many.
 
     Raises TraceError at the first row whose record is unknown, or which lacks a value or has one too
@@ -253,7 +254,7 @@ def _next(path: str, row: int, batches: Iterator[pa.RecordBatch]) -> pa.RecordBa
 
 def _batch_rows(metadata: pq.FileMetaData) -> int:
     """Rows of a batch that hold about BATCH_GATHERED gathered rows where these are densest."""
-    most = ROW_GROUP_ROWS
+    most = BATCH_ROWS
     leaf = next(
         i for i in range(metadata.num_columns) if metadata.schema.column(i).path.startswith("gather.")
     )

@@ -48,7 +48,8 @@ class TranslationPlan:
             here = tier.region_bytes[accesses.region] > 0
             if here.any():
                 walked[here] = tier.walks(kernel, accesses, self._row_bytes)[here]
-        return np.minimum.accumulate(walked, axis=1)
+        np.minimum(walked[:, 0], walked[:, 1], out=walked[:, 1])
+        return walked
 
 
 class _Tier:

@@ -110,7 +110,9 @@ def _pieces(runs: Runs, base: int) -> Int64s:
 
 def _count_rows(runs: Runs) -> tuple[list[int], list[int]]:
     """The groups of runs of stride 1, and how many rows the union of each group's runs has."""
-    groups, index = np.unique(runs.group, return_inverse=True)
+    named = np.zeros(int(runs.group.max()) + 1, np.bool_)
+    named[runs.group] = True
+    groups, index = np.flatnonzero(named), (np.cumsum(named) - 1)[runs.group]
     length = np.zeros(len(groups), np.int64)
     np.maximum.at(length, index, runs.first + runs.rows)
     first = runs.first + (np.cumsum(length) - length)[index]  # all groups on one line, one after another

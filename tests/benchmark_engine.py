@@ -98,7 +98,7 @@ def compare_plain(
     rows = ROWS
     trace, memory = rows_case(rows, row_bytes, stride, tile_rows, retire)
     options = ReplayOptions(row_bytes)
-    seconds, outcome = best_s(lambda: fast.run(trace, MACHINE, memory, options))  # type: ignore[arg-type]
+    seconds, outcome = best_s(lambda: fast.run(trace, MACHINE, memory, options))
     line = f"{name:44} {rows / seconds / 1e6:8.2f}"
     if program is not None:
         start_ps = int(outcome.start_ps[0])
@@ -109,9 +109,9 @@ def compare_plain(
     else:
         line += f" {'-':>8} {'-':>9}"
     few, few_memory = rows_case(20_000, row_bytes, stride, tile_rows, retire)
-    few_fast, quick = best_s(lambda: fast.run(few, MACHINE, few_memory, options))  # type: ignore[arg-type]
+    few_fast, quick = best_s(lambda: fast.run(few, MACHINE, few_memory, options))
     begin_s = time.process_time()
-    slow = reference.run(few, MACHINE, few_memory, options)  # type: ignore[arg-type]
+    slow = reference.run(few, MACHINE, few_memory, options)
     slow_s = time.process_time() - begin_s
     if not np.array_equal(quick.digest, slow.digest):
         sys.exit(f"{name}: the engines differ")
@@ -119,7 +119,7 @@ def compare_plain(
 
 
 def time_only(name: str, trace: MemoryTrace, memory: Memory, system: System = MACHINE, bar: str = "") -> None:
-    seconds, outcome = best_s(lambda: fast.run(trace, system, memory, ReplayOptions()))  # type: ignore[arg-type]
+    seconds, outcome = best_s(lambda: fast.run(trace, system, memory, ReplayOptions()))
     print(f"{name:44} {int(outcome.requests.sum()) / seconds / 1e6:8.2f} {bar:>42}", flush=True)
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from memsim import fast, replay
 from memsim.trace import Access, Kernel, Region
-from memsim.trace_schema import KEY, RECORDS, encode_meta
+from memsim.trace_schema import ENCODINGS, KEY, RECORDS, STRINGS, encode_meta
 from memsim.trace_write import TraceWriter
 
 STEPS = (("deepseek-v3.2", ("kv=host",), 0.5), ("kimi-linear", (), 0.7))
@@ -120,7 +120,10 @@ def write_rows(path: Path, rows: int) -> None:
     head, body = table.slice(0, 1), table.slice(1)
     kernels = max(1, rows // ACCESSES)
     counts = dict(zip(RECORDS, (1, kernels, kernels * ACCESSES), strict=True))
-    with pq.ParquetWriter(path, table.schema, compression="zstd") as file:
+    with pq.ParquetWriter(
+        path, table.schema, compression="zstd", use_dictionary=list(STRINGS), column_encoding=ENCODINGS,
+        write_page_checksum=True,
+    ) as file:  # fmt: skip
         file.write_table(head)
         for number in range(kernels):
             file.write_table(numbered(body, number))

@@ -50,6 +50,10 @@ class MemoryTrace:
     def kernel_count(self) -> int:
         return len(self.launches)
 
+    @property
+    def access_count(self) -> int:
+        return sum(len(accesses.block) for _, accesses in self.launches)
+
     def kernels(self) -> Iterator[tuple[Kernel, Accesses]]:
         return iter(self.launches)
 
@@ -289,7 +293,7 @@ def _drawn_kernel(random: Random, number: int) -> Kernel:
         blocks=random.randint(1, 9), blocks_per_unit=random.randint(1, 3),
         tile_rows=random.randint(1, 9), tile_bytes=random.choice((64, 5000)),
         tiles_in_flight=random.randint(1, 4), retire=random.choice(("in_order", "any")),
-        flops_per_tile=flops, flops_unit=random.choice(FLOP_UNITS[1:]) if flops else "none",
+        flops_per_tile=flops, flops_unit=random.choice(FLOP_UNITS[1:4]) if flops else "none",
         startup_ps=random.choice((0, 1, 5_000)), drain_ps=random.choice((0, 2, 700)),
         tile_ps=random.choice((0, 0, 1, 3_000)),
     )  # fmt: skip
@@ -337,8 +341,8 @@ def run_both(
 ) -> Outcome:
     """The outcome of both engines; AssertionError names the first field in which they differ."""
     options = ReplayOptions(quantum_bytes, run_on or {}, seed)
-    quick = fast.run(trace, system, memory, options, plan=plan)  # type: ignore[arg-type]
-    slow = reference.run(trace, system, memory, options, plan=plan)  # type: ignore[arg-type]
+    quick = fast.run(trace, system, memory, options, plan=plan)
+    slow = reference.run(trace, system, memory, options, plan=plan)
     for name, a, b in zip(Outcome._fields, quick, slow, strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
     return quick

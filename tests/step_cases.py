@@ -70,6 +70,12 @@ MODELS: dict[str, tuple[str, str, str, str]] = {
         "[layer.dsa]\nq_lora = 128\n" + MLA + INDEXER + '[layer.shared]\nlike = "dsa"\nshares = ["index"]\n',
         "dense_layers = 1\ndense_width = 128\n" + EXPERTS.format(layers=1) + 'dtype = "fp8"\n',
     ),
+    "mla, fp4": (
+        "mla",
+        'kv = ["bf16"]',
+        "[layer.mla]\n" + MLA,
+        EXPERTS.format(layers=1).replace("128", "256") + 'latent = 256\ndtype = "fp4"\n',
+    ),
     "v4": (
         "window, csa, hca",
         'kv = ["fp8"]\nindex = ["fp8"]',

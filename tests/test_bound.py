@@ -38,7 +38,7 @@ ROOMY = with_gpu(TWO_TIERS, unit_outstanding_bytes=1 << 20)
 def bound_of(trace: MemoryTrace, system: System = ROOMY, tier: int = 0, **options: Any) -> Bound:
     memory = placed(trace.regions, tier)
     options = {"quantum_bytes": 4096} | options
-    told = ReplayOptions(**options)  # type: ignore[arg-type]
+    told = ReplayOptions(**options)
     return find_bounds(segments_of(trace, told), system, memory, told, {"f": 0})["f"]
 
 

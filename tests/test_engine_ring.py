@@ -82,7 +82,7 @@ def in_events(case: tuple[MemoryTrace, System, Memory, int, dict[str, int]]) -> 
     trace, system, memory, quantum_bytes, run_on = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fast, "tier_of_lone", lambda *_: NONE)
-        return fast.run(trace, system, memory, ReplayOptions(quantum_bytes, run_on))  # type: ignore[arg-type]
+        return fast.run(trace, system, memory, ReplayOptions(quantum_bytes, run_on))
 
 
 def in_a_ring(case: tuple[MemoryTrace, System, Memory, int, dict[str, int]]) -> Outcome:

@@ -124,7 +124,7 @@ def test_segments_whose_regions_spill_elsewhere_are_not_taken_for_equal() -> Non
 def test_a_small_request_table_grows_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = layers(2)
     memory = placed(trace.regions)
-    expected = fast.run(trace, TWO_TIERS, memory, ReplayOptions(512))  # type: ignore[arg-type]
+    expected = fast.run(trace, TWO_TIERS, memory, ReplayOptions(512))
     monkeypatch.setattr(fast, "_FIRST_REQUESTS", 1)
     for a, b in zip(run_both(trace, TWO_TIERS, memory, 512), expected, strict=True):
         np.testing.assert_array_equal(a, b)

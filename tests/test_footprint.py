@@ -125,6 +125,19 @@ def test_a_row_of_fp8_weights_is_a_byte_and_its_share_of_a_scale():
     assert bf16 - fp8 == pytest.approx(coded * (1 - 4 / 128**2), rel=2e-5)
 
 
+@pytest.mark.parametrize("name", ["deepseek-v4-flash", "deepseek-v4-pro", "kimi-k3"])
+def test_experts_whose_makers_ship_them_in_fp4_are_held_in_fp4(name):
+    """4 bits and a byte for 32 of them in the place of a byte and its share of a scale."""
+    w = get_model(name).weights
+    assert w.dtype == "fp4"
+    held, wider = (
+        of_model(get_model(name, changes_of(weights_dtype=dtype)), [1], part="step").weights
+        for dtype in (None, "fp8")
+    )
+    routed = w.moe_layers * w.experts * 3 * w.expert_width * (w.latent or w.hidden)
+    assert wider - held == pytest.approx(routed * (1 + 4 / 128**2 - 1 / 2 - 1 / 32), rel=1e-4)
+
+
 def test_it_is_the_same_alone_and_needs_no_torch():
     assert of_model(get_model("glm-5.2"), [M]) == of_model(get_model("glm-5.2"), [M], ALONE)
     code = (

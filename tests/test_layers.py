@@ -16,9 +16,9 @@ OURS = ("memsim", "workloads", "validation", "hwprofiles")
 LAYERS = (  # bottom first
     {"errors", "system", "options", "result"},
     {"jit"},
-    {"units", "trace", "rules", "output", "progress", "aside"},
+    {"units", "trace", "rules", "output", "progress", "aside", "ahead"},
     {"cli_options", "trace_schema", "unique", "placement", "program", "segments", "quantity", "plan_parts"},
-    {"longest", "profile_schema", "fast_state", "limits", "resources", "plan_stack"},
+    {"longest", "alike", "profile_schema", "fast_state", "limits", "resources", "plan_stack"},
     {
         "trace_batch", "fast_queue", "fast_pack", "fast_lone", "reference_parts", "profile", "nodes",
         "plan_find", "plan_runs",

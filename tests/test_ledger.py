@@ -43,7 +43,7 @@ def outcome() -> tuple[Outcome, np.ndarray]:
     region = flat_region(0, 100, 100)
     accesses = [Access(0, 0, 1, 0, False, 0, ROWS, spread="each"), Access(0, 1, 1, 0, True, 3, 7)]
     watched = Watched(MemoryTrace((region,), [(kernel(blocks=2), columns(accesses))]))  # type: ignore[arg-type]
-    found = fast.run(watched, TWO_TIERS, placed([region], 1), ReplayOptions(512))  # type: ignore[arg-type]
+    found = fast.run(watched, TWO_TIERS, placed([region], 1), ReplayOptions(512))
     return found, watched.tally.issued
 
 

@@ -8,9 +8,10 @@ import torch
 
 from workloads import experts, linear
 from workloads.activations import Rows, declare
+from workloads.codes import from_e2m1, from_ue8m0
 from workloads.kit import Shared
 from workloads.linear_cut import cut_of
-from workloads.models.matrices import SCALED, Matrix
+from workloads.models.matrices import GROUP, SCALED, Matrix
 from workloads.record import ListSink, Recorder
 from workloads.tensors import generator_for, normal
 
@@ -69,10 +70,14 @@ def test_a_product_is_that_of_float64(n, k, tokens, dtype, parts):
     assert ("split-reduce" in names) == (k >= 4096)
 
 
-@pytest.mark.parametrize(("tokens", "dtype"), [(1, "bf16"), (3, "bf16"), (40, "bf16"), (3, "fp8")])
+@pytest.mark.parametrize(
+    ("tokens", "dtype"), [(1, "bf16"), (3, "bf16"), (40, "bf16"), (3, "fp8"), (3, "fp4")]
+)
 def test_chosen_experts_multiply_the_rows_of_their_tokens(tokens, dtype):
     recorder, count, active, n, k = Recorder(ListSink(), "cpu"), 6, 2, 192, 256
-    made = linear.declare(recorder, 0, Matrix("x", n, k, count, coded=True), dtype, UNITS, tokens)
+    made = linear.declare(
+        recorder, 0, Matrix("x", n, k, count, coded=True, routed=True), dtype, UNITS, tokens
+    )
     shared = Shared(recorder, tokens)
     shared.need(made)
     x = declare(recorder, "in", tokens, k)
@@ -93,14 +98,20 @@ def test_chosen_experts_multiply_the_rows_of_their_tokens(tokens, dtype):
         given = linear.quantised(recorder, 0, "x", x, Rows(shared.coded, 1), tokens)
     chosen = experts.chosen_of(drawn, count)
     experts.grouped(recorder, 0, made, given, ids, out.handle, chosen, first=True, aligned=False)
-    matrices = made.weights.data.double().reshape(count, n, k)
-    if made.scales is not None:
+    if dtype == "fp4":
+        widened = from_e2m1(made.weights.data).double().reshape(count, n, -1, GROUP)
+        matrices = widened * from_ue8m0(made.scales.data).double().reshape(count, n, -1, 1)
+        matrices = matrices.reshape(count, n, k)
+    else:
+        matrices = made.weights.data.double().reshape(count, n, k)
+    if dtype == "fp8":
         spread = made.scales.data.double().reshape(count, -1, k // SCALED).repeat_interleave(SCALED, 1)[:, :n]
         matrices = matrices * spread.repeat_interleave(SCALED, 2)
     rows = x.handle.data.double().reshape(tokens, k)
     expected = torch.stack([matrices[e] @ rows[t] for t in range(tokens) for e in drawn[t]])
     found = out.handle.data.reshape(tokens * active, n)
-    assert close(found, expected) < (0.01 if dtype == "bf16" else 0.05)
+    assert close(found, expected) < (0.05 if dtype == "fp8" else 0.01)
+    assert 0.3 < found.double().std() < 3
 
 
 def test_deepgemm_cuts_as_was_captured():

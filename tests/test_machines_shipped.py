@@ -225,7 +225,7 @@ def test_drives_striped_multiply():
 def test_a_drive_has_its_operations_a_second():
     nvme = built("h200-nvme").tiers[2]
     for occupancy_ps, iops in zip(nvme.occupancy_ps, (3_300_000, 400_000), strict=True):
-        assert nvme.channels * 10**12 / occupancy_ps == pytest.approx(iops, rel=1e-6)
+        assert nvme.channels * 10**12 / occupancy_ps == pytest.approx(iops, rel=1e-5)  # whole ps
 
 
 @pytest.mark.parametrize(("name", "mixed_gb_s"), [("h200", 3675), ("gh200", 3178), ("mi300x", 3975)])

@@ -49,4 +49,8 @@ def test_bytes_of_a_matrix_in_blocks():
     matrix = matrices.Matrix("q", 300, 256, count=3, coded=True)
     assert matrix.bytes("bf16") == 3 * 300 * 256 * 2
     assert matrix.bytes("fp8") == 3 * (300 * 256 + 3 * 2 * 4)
+    assert matrix.bytes("fp4") == matrix.bytes("fp8")  # of routed experts alone
     assert matrices.Matrix("router", 300, 256).bytes("fp8") == 300 * 256 * 2
+    routed = matrices.Matrix("experts-up", 300, 256, count=3, coded=True, routed=True)
+    assert [routed.bytes(dtype) for dtype in ("bf16", "fp8")] == [matrix.bytes("bf16"), matrix.bytes("fp8")]
+    assert routed.bytes("fp4") == 3 * (300 * 256 // 2 + 300 * 256 // 32)

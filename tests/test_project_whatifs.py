@@ -128,25 +128,42 @@ def test_an_index_scanned_beside_its_memory_takes_what_that_memory_gives():
     assert scan_ms < found_ms < 1.15 * scan_ms + rest_ms
 
 
-def test_rows_on_drives_take_their_operations():
-    """Of 61 x 2,048 rows half are there: 62,464 reads, 18.9 ms at 3.3 M a second, a quarter on four drives.
+def staged(law, *overrides):
+    """Time of all staging kernels with half the rows there from the step before [ms], reads, bytes moved."""
+    options = {"place": ("kv=nvme",), "overlap": 0.5, "selection": law}
+    result = replayed("deepseek-v3.2", "h200-nvme", 64 * K, overrides=overrides, **options)
+    (drive,) = (tier for tier in result.tiers if tier.name == "nvme")
+    (stage,) = (family for family in result.families if family.name == "kv-stage")
+    return stage.time_ps / 1e9, drive.requests, drive.moved_read_bytes
 
-    Drawn evenly, a layer's reads fall on channels as dice do, and some meet two blocks of 4 KiB.
+
+@pytest.mark.parametrize("law", ["uniform", "dsa_mid"])
+def test_rows_on_a_drive_take_its_operations_wherever_they_lie(law):
+    """Of 61 x 2,048 rows half are there: 62,464 reads, 18.9 ms at 3.3 M a second, and a wait in each layer.
+
+    In blocks of 4 KiB some 655 of 4,096 rows lie in two of them, which the drive moves both.
     """
-    reads = LAYERS * 2048 // 2
-    assert reads == 62_464
-    drive_ms = 1e3 * reads / 3.3e6
-    assert drive_ms == pytest.approx(18.9, rel=0.01)
-    base = {"place": ("kv=nvme",), "overlap": 0.5, "selection": "uniform"}
-    one, four = (
-        replayed("deepseek-v3.2", "h200-nvme", 64 * K, overrides=(f"tier.nvme.devices={n}",), **base)
-        for n in (1, 4)
+    reads, waits_ms = LAYERS * 2048 // 2, LAYERS * 0.0626  # a read's 60 us, and its way
+    assert 1e3 * reads / 3.3e6 == pytest.approx(18.9, rel=0.01)
+    took, requests, _ = staged(law, "tier.nvme.unit=512 B")
+    assert requests == reads == 62_464
+    assert took - waits_ms == pytest.approx(18.9, rel=0.01)
+    took, _, moved = staged(law)
+    blocks = moved / 4096
+    assert blocks / reads == pytest.approx(1 + 655 / 4096, rel=0.01)
+    assert took - waits_ms == pytest.approx(1e3 * blocks / 3.3e6, rel=0.01)
+
+
+def test_four_drives_take_a_quarter_and_what_runs_of_rows_meet_in_one_of_them():
+    """In stripes of 4 KiB a seventh more than a quarter, in stripes of 64 KiB a half more."""
+    waits_ms = LAYERS * 0.0626
+    one = staged("dsa_mid")[0] - waits_ms
+    coarse, fine = (
+        staged("dsa_mid", "tier.nvme.devices=4", f"tier.nvme.interleave={stripe}")[0] - waits_ms
+        for stripe in ("64 KiB", "4 KiB")
     )
-    assert {tier.name: tier.requests for tier in one.tiers}["nvme"] == reads
-    stages = [{f.name: f.time_ps / 1e9 for f in result.families}["kv-stage"] for result in (one, four)]
-    latency_ms = LAYERS * 0.06  # a read of each layer waits for the last layer's
-    assert drive_ms < stages[0] < 2 * drive_ms + latency_ms
-    assert drive_ms / 4 < stages[1] < 2 * drive_ms / 4 + 2 * latency_ms
+    assert 1 < fine / (one / 4) < 1.2
+    assert fine < coarse < 1.6 * one / 4
 
 
 def test_two_models_with_sparse_attention_are_compared_in_one_call():

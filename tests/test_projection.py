@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -105,6 +106,17 @@ def test_the_largest_batch_fits_and_one_more_does_not():
     assert more.refused
     # a sequence: 16K rows of 1,152 B in 7 layers, states of 20 layers; scratch comes on top
     assert batch == 0.7e9 // (16384 * 1152 * 7 + 20 * 2.2e6)
+
+
+@pytest.mark.parametrize(
+    ("machine", "parallel", "most"), [("h200", None, 512), ("8xh200", "tp=4,ep=8,dp=2", 1024)]
+)
+def test_short_contexts_end_where_a_step_is_one_graph(machine, parallel, most):
+    cell, ask = Cell("kimi-linear", machine, 256, MAX), Ask(part="attention", parallel=parallel)
+    assert shortfall(cell, ask, 2 * most) == ""
+    batch, words = largest(cell, ask)
+    assert batch == most
+    assert words.startswith(f"a batch of {most:,} fits, where max ends")
 
 
 def test_a_largest_batch_is_asked_of_kinds_alone():
@@ -219,7 +231,8 @@ def test_the_command_prints_and_writes_and_says_when_nothing_fits(capsys, tmp_pa
     out = tmp_path / "out"
     assert cli.run([*words, "--context", "4K,128K", "--set", SMALL, "-o", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "does not fit" in printed
+    assert re.search(r"128K +1 +- +does not fit +- +- +[0-9.]+ GB\s+too many", printed)
+    assert "--parallel" in printed
     assert "* extrapolated: changed: tier.hbm.capacity" not in printed  # room moves no time
     names = ["points.jsonl", "projection.json", "projection.png", "projection.svg", "projection.txt"]
     assert sorted(path.name for path in out.iterdir()) == names
@@ -227,5 +240,7 @@ def test_the_command_prints_and_writes_and_says_when_nothing_fits(capsys, tmp_pa
     fits, refused = document["points"]
     assert fits["interval_s"][0] < fits["interval_s"][1]
     assert (refused["tpot_s"], refused["interval_s"], refused["fits"]) == (None, None, False)
-    assert cli.run([*words, "--context", "128K", "--set", SMALL]) == 5
-    assert "none of 1 points fits" in capsys.readouterr().err
+    assert cli.run([*words, "--context", "128K,256K", "--set", SMALL]) == 5
+    told = capsys.readouterr()
+    assert "none of 2 points fits" in told.err
+    assert told.out.count("Does not fit: ") == 1  # the row of each has its own shortfall

@@ -39,7 +39,8 @@ def test_what_no_measurement_backs_is_dashed_and_open():
     from matplotlib.figure import Figure
 
     place = Figure().subplots()
-    projection_plot._fill(place, POINTS[:5])
+    projection_plot._fill(place, lines_of(POINTS[:5]))
+    projection_plot._crosses(place, lines_of(POINTS[:5]))
     drawn = place.get_lines()
     pieces = [line for line in drawn if len(line.get_xdata()) == 2]
     assert [line.get_linestyle() for line in pieces] == ["-", "--"]
@@ -53,7 +54,7 @@ def test_one_context_has_a_panel_of_some_width():
     from matplotlib.figure import Figure
 
     place = Figure().subplots()
-    projection_plot._fill(place, POINTS[:1])
+    projection_plot._fill(place, lines_of(POINTS[:1]))
     assert place.get_xlim() == (512, 2048)
 
 
@@ -69,3 +70,30 @@ def test_names_stay_apart_and_in_order_and_inside():
     assert min(gaps) >= APART - 1e-9
     assert max(placed) <= 1
     assert placed[0] == 0.5
+
+
+def test_crosses_stand_above_all_lines_and_bands():
+    from matplotlib.figure import Figure
+
+    place, lines = Figure().subplots(), lines_of(POINTS[:5])
+    projection_plot._fill(place, lines)
+    _, before = place.get_ylim()
+    projection_plot._make_room(place, 1)
+    projection_plot._crosses(place, lines)
+    (cross,) = (line for line in place.get_lines() if line.get_marker() == "x")
+    to_panel = place.transData + place.transAxes.inverted()
+    assert to_panel.transform((1024, before))[1] == pytest.approx(1 - projection_plot.CROSS)
+    assert cross.get_ydata()[0] > 1 - projection_plot.CROSS
+    (grey,) = place.patches
+    assert (grey.get_y(), grey.get_height()) == (1 - projection_plot.CROSS, projection_plot.CROSS)
+
+
+def test_what_fits_nowhere_is_named_and_has_no_crosses():
+    from matplotlib.figure import Figure
+
+    place, lines = Figure().subplots(), lines_of([*POINTS[:3], point("c", "h200", 1024, 0)])
+    projection_plot._fill(place, lines)
+    projection_plot._crosses(place, lines)
+    projection_plot._names(place, lines)
+    assert "c: does not fit" in [text.get_text() for text in place.texts]
+    assert not [line for line in place.get_lines() if line.get_marker() == "x"]

@@ -193,6 +193,7 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
             "credits": [(large_copies(write=True), tier) for tier in tiers],
             "bf16": [(arithmetic("bf16"), home)],
             "fp8": [(arithmetic("fp8"), home)],
+            "fp4": [(arithmetic("fp4"), home)],
             "fp32": [(arithmetic("fp32"), home)],
             "power_bandwidth": [(arithmetic("bf16"), home), (arithmetic("fp8"), home)],
         }.get(key, [(copies(), home)])
@@ -214,6 +215,7 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
             "write_iops": [writes(), stores()],
             "unit": [scraps()],
             "turnaround": [moved_inside()],
+            "interleave": [scattered(), reads(), one_block(), writes()],
             "write_buffer": [overflowing(system)],
         }.get(key, [scattered(), reads(), one_block()])
         near = [i for i, routes in enumerate(system.routes) if not i or not routes[number]]

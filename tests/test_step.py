@@ -50,7 +50,7 @@ def test_weights_close_against_the_parameters(name, dtype):
     held = 0
     for region in regions:
         if region.kind == "weights" and not region.name.endswith(APART):
-            held += region.bytes // {"bf16": 2, "fp8_e4m3": 1, "fp32": 4}[region.dtype]
+            held += region.bytes * 8 // {"bf16": 16, "fp8_e4m3": 8, "fp32": 32, "bytes": 4}[region.dtype]
     assert held + model.weights.tables == parameters.of_model(model).total
 
 
@@ -97,7 +97,7 @@ def test_a_dense_model_takes_the_time_of_its_weights(tmp_path):
     assert least_ps < result.tpot_ps < 1.3 * least_ps
 
 
-@pytest.mark.parametrize("case", ["kda and mla", "dsa, fp8", "v4"])
+@pytest.mark.parametrize("case", ["kda and mla", "dsa, fp8", "v4", "mla, fp4"])
 def test_a_step_runs_on_real_tensors(case, tmp_path):
     path = tmp_path / "step.parquet"
     meta = record_step(

@@ -20,11 +20,12 @@ import torch
 
 from workloads.activations import Rows, kernel_name, row_launch, shape_at
 from workloads.arithmetic import arithmetic
+from workloads.codes import from_e2m1, from_ue8m0
 from workloads.facts import Fact
 from workloads.grid import Shape, each, even
 from workloads.linear import Linear, decode
 from workloads.linear_cut import STEP_BYTES
-from workloads.models.matrices import SCALED
+from workloads.models.matrices import GROUP, SCALED
 from workloads.record import Int64s, Recorder, RegionHandle
 
 SUMS = 512  # values of a block that adds a token's experts
@@ -47,6 +48,13 @@ FACTS = (
     ),
 )
 
+FP4_FACT = Fact(
+    "kernel.experts.fp4",
+    "16 rows x 128 outputs x 128 inputs, 4 stages; inputs stay bf16",
+    "assumed",
+    "vLLM's Marlin kernel for MXFP4 experts, recalled; at the rate of fp4 where a machine has one",
+)
+
 
 class Tile(NamedTuple):
     """Rows, outputs and inputs of a tile, and tiles in flight."""
@@ -61,6 +69,8 @@ def tile_of(tokens: int, dtype: str) -> Tile:
     """vLLM's tile where no file was tuned for the shape."""
     if dtype == "fp8":
         return Tile(16 if tokens <= 64 else 64, SCALED, SCALED, 3)
+    if dtype == "fp4":
+        return Tile(16 if tokens <= 64 else 64, 128, 128, 4)
     rows = 16 if tokens <= 32 else 32 if tokens <= 96 else 64 if tokens <= 512 else 128
     return Tile(rows, 64 if tokens <= 64 else 128, 128 if tokens <= 64 else 64, 4 if tokens <= 32 else 3)
 
@@ -265,6 +275,9 @@ def times(
     x: torch.Tensor, weights: torch.Tensor, scales: torch.Tensor | None, n: int, k: int
 ) -> torch.Tensor:
     """Products [rows, n] of x [rows, k] (or coded) with the packed weights of one expert."""
+    if weights.dtype == torch.uint8 and scales is not None:
+        values = from_e2m1(weights).reshape(n, -1, GROUP) * from_ue8m0(scales)[:, :, None]
+        return x.float() @ values.reshape(n, k).T
     given = x.float() if scales is None else decode(x)
     matrix = weights.float().reshape(n, k)
     if scales is not None:
@@ -282,8 +295,8 @@ def summed(parts: torch.Tensor, tokens: int, width: int) -> torch.Tensor:
 def _launch(linear: Linear, tile: Tile) -> Shape:
     outputs = min(tile.outputs, linear.matrix.n)
     return Shape(
-        tile_rows=outputs * (tile.inputs * linear.weights.dtype.itemsize // STEP_BYTES),
-        tile_bytes=outputs * tile.inputs * linear.weights.dtype.itemsize,
+        tile_rows=outputs * linear.bytes_of(tile.inputs) // STEP_BYTES,
+        tile_bytes=outputs * linear.bytes_of(tile.inputs),
         tiles_in_flight=tile.stages,
         blocks_per_unit=2,
         flops_per_tile=2 * tile.rows * outputs * tile.inputs,

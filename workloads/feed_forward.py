@@ -164,7 +164,7 @@ def _experts(kit: Kit, w: Weights, r: Routed, drawn: Int64s | None, out: Rows) -
         kit.product("latent-down", x, act["experts-in"])
         x = act["experts-in"]
     up, down = kit.w["experts-up"], kit.w["experts-down"]
-    coded = up.scales is not None
+    coded = up.takes_coded
     given = kit.quantised("experts-up", x, kit.tokens) if coded else x
     lookup = r.order if aligned else r.ids
     experts.grouped(recorder, layer, up, given, lookup, r.up.handle, chosen, first=True, aligned=aligned)

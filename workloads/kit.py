@@ -61,7 +61,7 @@ class Shared:
 
     def need(self, matrix: Linear, each: int = 1) -> None:
         """Room for what products with a matrix leave: coded inputs, `each` times a token, and sums."""
-        if matrix.scales is not None:
+        if matrix.takes_coded:
             width = matrix.matrix.k * (matrix.matrix.count if each == 1 else 1)
             self.coded_rows = max(self.coded_rows, self.tokens * each * width // SCALED)
         self.sums = max(self.sums, self.tokens * matrix.partials)

@@ -11,6 +11,7 @@ that share inputs, and that many tokens are several tiles.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +21,11 @@ import torch
 from workloads import linear_cut
 from workloads.activations import Rows, kernel_name, row_launch, shape_at
 from workloads.arithmetic import arithmetic
-from workloads.codes import quantise
+from workloads.codes import BIAS, quantise
 from workloads.facts import Fact
 from workloads.grid import Blocks, Shape, each, even
 from workloads.linear_cut import STEP_BYTES, Cut, cut_of
-from workloads.models.matrices import SCALED, Matrix
+from workloads.models.matrices import BITS, GROUP, SCALED, Matrix
 from workloads.record import Recorder, RegionHandle
 from workloads.tensors import normal
 
@@ -47,7 +48,7 @@ class Linear:
     """A matrix in a trace.
 
     weights  [count x split x n x k / split] in rows of 128 bytes
-    scales   [count x n / 128] rows of k / 128 fp32, None in bf16
+    scales   [count x n / 128] rows of k / 128 fp32; of fp4 [count x n] rows of k / 32 bytes; None in bf16
     """
 
     matrix: Matrix
@@ -55,6 +56,15 @@ class Linear:
     cut: Cut
     weights: RegionHandle
     scales: RegionHandle | None
+
+    @property
+    def takes_coded(self) -> bool:
+        """Whether its inputs are fp8: those of fp8 weights; fp4 weights are widened to the inputs' bf16."""
+        return self.dtype == "fp8"
+
+    def bytes_of(self, inputs: int) -> int:
+        """Bytes of so many inputs of an output."""
+        return inputs * BITS[self.dtype] // 8
 
     @property
     def partials(self) -> int:
@@ -67,22 +77,28 @@ def declare(
 ) -> Linear:
     """The region of a matrix, and of its scales; `tokens` of a step."""
     dtype = matrix.dtype(weights_dtype)
-    size = {"bf16": 2, "fp8": 1}[dtype]
     name = kernel_name(layer, f"w-{matrix.name}")
-    assert matrix.k * size % STEP_BYTES == 0, f"{name}: {matrix.k} inputs are not whole pieces of 128 bytes"
+    row = matrix.k * BITS[dtype] // 8
+    assert row % STEP_BYTES == 0, f"{name}: {matrix.k} inputs are not whole pieces of 128 bytes"
     cut = cut_of(matrix.n, matrix.k, matrix.count, dtype, units, tokens)
-    rows = matrix.parameters * size // STEP_BYTES
-    coded = {"bf16": "bf16", "fp8": "fp8_e4m3"}[dtype]
     scales = None
     if dtype == "fp8":
         count, size = matrix.count * -(-matrix.n // SCALED), matrix.k // SCALED * 4
         scales = recorder.region(f"{name}-scale", "weights", layer, count, size, "fp32")
+    elif dtype == "fp4":
+        count, size = matrix.count * matrix.n, matrix.k // GROUP
+        scales = recorder.region(f"{name}-scale", "weights", layer, count, size, "bytes")
+    coded = {"bf16": "bf16", "fp8": "fp8_e4m3", "fp4": "bytes"}[dtype]
+    rows = matrix.count * matrix.n * row // STEP_BYTES
     weights = recorder.region(name, "weights", layer, rows, STEP_BYTES, coded)
     return Linear(matrix, dtype, cut, weights, scales)
 
 
 def fill(linear: Linear, generator: torch.Generator) -> None:
     """Random normal weights, of a size that keeps outputs like inputs."""
+    if linear.dtype == "fp4":
+        _fill_fp4(linear, generator)
+        return
     values = normal(linear.weights.shape, torch.float32, generator)
     if linear.scales is None:
         linear.weights.fill(values * linear.matrix.k**-0.5)
@@ -91,6 +107,15 @@ def fill(linear: Linear, generator: torch.Generator) -> None:
         shape = linear.scales.shape
         drawn = torch.rand(shape, generator=generator, device=generator.device)
         linear.scales.fill((drawn + 0.5) / 100 * linear.matrix.k**-0.5)
+
+
+def _fill_fp4(linear: Linear, generator: torch.Generator) -> None:
+    """Any e2m1 numbers, whose mean square is 8.4, and the power of two that makes outputs like inputs."""
+    drawn = torch.randint(0, 256, linear.weights.shape, generator=generator, device=generator.device)
+    linear.weights.fill(drawn.to(torch.uint8))
+    assert linear.scales is not None, "fp4 has scales"
+    power = round(BIAS - math.log2(8.4 * linear.matrix.k) / 2)
+    linear.scales.fill(torch.full(linear.scales.shape, power, dtype=torch.uint8))
 
 
 def quantised(recorder: Recorder, layer: int, name: str, x: Rows, coded: Rows, tokens: int) -> Rows:

@@ -220,13 +220,14 @@ class _Cut:
             vocab=-(-rows // p.tp),
             dense_width=self.even("columns of a dense layer", w.dense_width),
             held=w.experts // p.ep,
-            expert_width=self.blocks(w, w.expert_width // columns),
+            expert_width=self.blocks(w, w.expert_width // columns, routed=True),
             shared_width=shared,
         )
 
-    def blocks(self, w: Weights, columns: int) -> int:
-        """Columns padded to whole blocks, where a block of fp8 weights has a scale."""
-        return -(-columns // BLOCK) * BLOCK if w.dtype == "fp8" else columns
+    def blocks(self, w: Weights, columns: int, *, routed: bool = False) -> int:
+        """Columns padded to whole blocks, where fp8 weights share a scale; of fp4 to pieces of 128 B."""
+        block = 1 if w.dtype == "bf16" else 2 * BLOCK if routed and w.dtype == "fp4" else BLOCK
+        return -(-columns // block) * block
 
     def even(self, what: str, count: int, *, pairs: bool = False) -> int:
         """`count` / tp; `pairs`: an even number of them."""

@@ -12,6 +12,7 @@ import torch
 from memsim import __version__
 from workloads import collective, exchanges
 from workloads import step as whole_step
+from workloads.experts import FP4_FACT
 from workloads.facts import Fact
 from workloads.job import REAL, Job
 from workloads.kinds import facts_of
@@ -49,6 +50,7 @@ def metadata(job: Job) -> dict[str, Any]:
         facts += STAGE_FACTS
     if job.part == "step":
         facts += whole_step.FACTS
+        facts += [FP4_FACT] if model.weights is not None and model.weights.dtype == "fp4" else []
         facts += [UNIFORM] if job.routing is not None and not job.routing.recorded else []
     if job.draft > 1:
         kept = f"{job.draft} new tokens a step, {job.accepted} of them kept"

@@ -29,7 +29,7 @@ TOP = (
     *("sources", "cache", "layer", "weights", "published"),
 )
 OF_SOURCES = ("source", "sources_of")
-WEIGHT_DTYPES = ("bf16", "fp8")
+WEIGHT_DTYPES = ("bf16", "fp8", "fp4")
 WORDS_OF_WEIGHTS = ", ".join(WEIGHT_DTYPES)
 
 

@@ -28,14 +28,17 @@ from workloads.shapes import (
 
 SCALED = 128  # rows and columns of a block of fp8 weights that share a scale
 SCALE_BYTES = 4
+GROUP = 32  # inputs of fp4 weights that share a scale of a byte
+BITS = {"bf16": 16, "fp8": 8, "fp4": 4}
 
 
 @dataclass(frozen=True)
 class Matrix:
     """Weights of a product: `count` matrices of `n` outputs from `k` inputs each.
 
-    coded  fp8 in blocks of 128 x 128 with a fp32 scale each where the model's weights are fp8; else bf16
-           in any case, as engines keep routers, small projections and absorbed ones
+    coded   fp8 in blocks of 128 x 128 with a fp32 scale each where the model's weights are fp8 or fp4; else
+            bf16 in any case, as engines keep routers, small projections and absorbed ones
+    routed  of routed experts: MXFP4 where the model's weights are fp4
     """
 
     name: str
@@ -43,6 +46,7 @@ class Matrix:
     k: int
     count: int = 1
     coded: bool = False
+    routed: bool = False
 
     @property
     def parameters(self) -> int:
@@ -50,17 +54,22 @@ class Matrix:
         return self.count * self.n * self.k
 
     def dtype(self, weights_dtype: str) -> str:
-        """Format in a model whose weights are `weights_dtype`, bf16 or fp8."""
-        return "fp8" if self.coded and weights_dtype == "fp8" else "bf16"
+        """Format in a model whose weights are `weights_dtype`: bf16, fp8 or fp4."""
+        if not self.coded or weights_dtype == "bf16":
+            return "bf16"
+        return weights_dtype if self.routed else "fp8"
 
-    def scales(self, weights_dtype: str) -> int:
-        """Scales of one of the matrices; 0 in bf16."""
-        return -(-self.n // SCALED) * -(-self.k // SCALED) if self.dtype(weights_dtype) == "fp8" else 0
+    def scale_bytes(self, weights_dtype: str) -> int:
+        """Bytes of the scales of one of the matrices; 0 in bf16."""
+        dtype = self.dtype(weights_dtype)
+        if dtype == "fp4":
+            return self.n * (self.k // GROUP)
+        return -(-self.n // SCALED) * -(-self.k // SCALED) * SCALE_BYTES if dtype == "fp8" else 0
 
     def bytes(self, weights_dtype: str) -> int:
         """Bytes of all of them, scales included."""
-        size = 1 if self.dtype(weights_dtype) == "fp8" else 2
-        return self.parameters * size + self.count * self.scales(weights_dtype) * SCALE_BYTES
+        values = self.parameters * BITS[self.dtype(weights_dtype)] // 8
+        return values + self.count * self.scale_bytes(weights_dtype)
 
 
 def of_outer(w: Weights) -> tuple[Matrix, ...]:
@@ -105,8 +114,8 @@ def of_experts(w: Weights) -> tuple[Matrix, ...]:
     inner, held = w.latent or w.hidden, w.held or w.experts
     found: tuple[Matrix, ...] = (
         Matrix("router", w.experts + w.zero_experts, w.hidden),
-        Matrix("experts-up", 2 * w.expert_width, inner, held, coded=True),
-        Matrix("experts-down", inner, w.expert_width, held, coded=True),
+        Matrix("experts-up", 2 * w.expert_width, inner, held, coded=True, routed=True),
+        Matrix("experts-down", inner, w.expert_width, held, coded=True, routed=True),
     )
     if w.shared:
         found += _feed_forward("shared", w.hidden, w.shared * (w.shared_width or w.expert_width))

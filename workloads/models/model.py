@@ -73,7 +73,8 @@ class Weights:
     tables          parameters of look-up tables beside the vocabulary's, in the total alone
     held            routed experts that one GPU holds, 0: all
     shared_width    width of a shared expert, 0: as a routed one
-    dtype           format of the matrices: bf16, or fp8 with an fp32 scale for each block of 128 x 128
+    dtype           format of the matrices: bf16, or fp8 with an fp32 scale for each block of 128 x 128, or
+                    fp4: as fp8, the routed experts in MXFP4, a scale of a byte for 32 inputs
     """
 
     hidden: int
