@@ -115,7 +115,7 @@ def test_points_give_what_their_replays_lack(monkeypatch: pytest.MonkeyPatch, ke
         return [1000 + tiles * cost_ns if tiles == 1 else max(2000, 1000 + tiles * cost_ns)]
 
     monkeypatch.setattr(predict, "predicted", replayed)
-    rows = rows_of({(64, 1): 3000, (64, 4): 2500, (128, 1): 4000, (128, 4): 900})
+    rows = rows_of({(64, 1): 3000.0, (64, 4): 2500.0, (128, 1): 4000.0, (128, 4): 900.0})
     points = [cost_tables._point(wanted(path), row, None) for row in rows]  # type: ignore[arg-type]
     found = cost_tables._solved(wanted(path), points, "H200: glue.norm")
     assert found.table.grid == ((64, 128), (1, 4))

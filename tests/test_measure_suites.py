@@ -84,8 +84,8 @@ def test_no_point_of_a_stack_calibrates() -> None:
     assert max(point["context"] for family in STACKS for point in family.points) == 10_485_760
 
 
-def test_the_two_suites_ask_for_less_than_twenty_minutes_points_of_tables_among_them() -> None:
-    assert sum(family.seconds for family in KERNELS + STACKS) < 1200
+def test_the_two_suites_ask_for_less_than_25_minutes_points_of_tables_among_them() -> None:
+    assert sum(family.seconds for family in KERNELS + STACKS) < 1500
 
 
 def test_a_family_asked_for_by_name_without_its_library_ends_with_6(
