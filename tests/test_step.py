@@ -173,7 +173,7 @@ def counted(path, family, region):
 
 @pytest.mark.parametrize("draft", [1, 3])
 def test_new_tokens_read_index_keys_once_and_select_each_for_itself(draft, tmp_path):
-    """One layer scores 512 keys and more, two attend to 64 rows of each new token; keys and rows are added."""
+    """One layer scores 512 keys and more, two attend to 64 rows for each new token, all are added."""
     path = tmp_path / "step.parquet"
     record_step(str(file_of("dsa, fp8", tmp_path)), 512, part="step", units=6, draft=draft, out=path)
     assert counted(path, "dsa-index", ".index") == (512 + draft - 1, 0)

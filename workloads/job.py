@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memsim.errors import UsageError
-from memsim.units import MOST_BATCH, MOST_TOKENS, within
+from memsim.units import MOST_BATCH, MOST_DRAFT, MOST_TOKENS, within
 from workloads import step as whole_step
 from workloads.gqa import tile_of
 from workloads.models import get_model
@@ -22,7 +22,6 @@ from workloads.selected import Selected
 from workloads.shapes import CsaShape, GqaShape, Shape, SwaShape, drafted
 
 MOST_STEPS, MOST_UNITS = 10_000, 65_536
-MOST_DRAFT = 64
 DEVICES = ("cpu", "cuda", "meta")
 PARTS = ("attention", "step")
 STAGES = ("kv",)
