@@ -1,4 +1,5 @@
-"""`memsim validate ...`: measure real machines, calibrate, draw and look; the error table is in `cli_errors`.
+"""`memsim validate ...`: measure real machines, draw and look. The error table is in `cli_errors`,
+calibration in `cli_calibrate`.
 
 Measuring code and measurements live in `validation`; they are fetched inside the commands. Measuring on a GPU
 needs torch, figures need matplotlib: what is missing ends in exit code 6.
@@ -11,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from memsim import cli_errors
+from memsim import cli_calibrate, cli_errors
 from memsim.cli_errors import AsJson, Machine
 from memsim.output import named
 
@@ -27,6 +28,7 @@ Measured = Annotated[
 
 app.callback(invoke_without_command=True)(cli_errors.errors)
 app.command()(cli_errors.compare)
+app.command()(cli_calibrate.calibrate)
 
 
 @app.command()
@@ -143,36 +145,6 @@ def here(
         table.add_row(key, script.shown(number), number.provenance)
     report.show(table)
     print(f"written: {output}; 'memsim machines show {output}' shows it")
-
-
-@app.command()
-def calibrate(
-    machine: Machine = "nvidia-h200",
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH", help="Only this constant, such as tier.hbm.latency. Repeatable."),
-    ] = None,
-    write: Annotated[
-        bool, typer.Option("--write", help="Put what was found into its files, line by line.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Recompute the constants of machines and kernels from the measured points that may calibrate."""
-    from memsim import progress, report_json
-    from validation import calibrate as calibrating
-    from validation import calibrate_show, calibrate_write
-
-    if write:
-        calibrate_write.check_writable(calibrating.files(only or ()))
-    with progress.shown("calibrating") as advance:
-        found = calibrating.calibrated(machine, only or (), advance)
-    written = calibrate_write.write(found) if write else []
-    if as_json:
-        print(report_json.dumps(calibrate_show.document(found, machine, written)), end="")
-        return
-    print(calibrate_show.text(found), end="")
-    for path in written:
-        print(f"written: {path}")
 
 
 @app.command()

@@ -49,6 +49,7 @@ LAYERS = (  # bottom first
     {"curve_plot"},
     {"cli_models"},
     {"cli_trace", "cli_machines", "cli_kernel", "cli_project", "cli_errors"},
+    {"cli_calibrate"},
     {"cli_validate"},
     {"cli"},
     {"__main__"},
@@ -58,7 +59,8 @@ MODULES = sorted(path for path in (ROOT / "memsim").glob("*.py") if path.stem !=
 
 # What needs torch is fetched by these, inside a function that says what is missing.
 MAY_CALL_WORKLOADS = {
-    *("recording", "cli_models", "cli_errors", "cli_validate", "kernel", "curve", "curve_plot"),
+    *("recording", "cli_models", "cli_calibrate", "cli_errors", "cli_validate"),
+    *("kernel", "curve", "curve_plot"),
     *("interval", "projection_point", "projection_cell", "projection_batch", "projection_plot"),
 }
 WORKLOADS_MAY_IMPORT = {

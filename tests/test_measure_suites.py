@@ -84,8 +84,8 @@ def test_no_point_of_a_stack_calibrates() -> None:
     assert max(point["context"] for family in STACKS for point in family.points) == 10_485_760
 
 
-def test_the_two_suites_ask_for_less_than_fourteen_minutes() -> None:
-    assert sum(family.seconds for family in KERNELS + STACKS) < 840
+def test_the_two_suites_ask_for_less_than_25_minutes_points_of_tables_among_them() -> None:
+    assert sum(family.seconds for family in KERNELS + STACKS) < 1500
 
 
 def test_a_family_asked_for_by_name_without_its_library_ends_with_6(
@@ -538,7 +538,7 @@ def test_small_kernels_agree_with_plain_torch(
     assert min(done.samples_ns) > 0
 
 
-def test_what_the_other_kernel_takes_is_subtracted(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_comes_behind_another_kernel(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
     def make(point: Point, arena: kernels_after.Arena) -> kernels_after.Made:
@@ -549,12 +549,18 @@ def test_what_the_other_kernel_takes_is_subtracted(env: Env, monkeypatch: pytest
         return [lambda: order.append(f"other {kept}")]
 
     monkeypatch.setattr(kernels_after, "other_kernels", others)
-    monkeypatch.setattr(kernels_after, "alone_ns", lambda env, others: 1e6)
-    done = kernels_after.timed(Point("x", {"state": "after"}), env, make)
+    kernels_after.timed(Point("x", {"state": "after"}), env, make)
     assert order[:2] == ["other 1024", "call"]
-    assert max(done.samples_ns) < 0
     assert kernels_after.timed(Point("x", {"state": "again"}), env, make).samples_ns[0] > 0
     assert order[-1] == order[-2] == "call"
+
+
+def test_stamps_tell_a_mean_for_each_whole_replay() -> None:
+    stamps = kernels_after.Stamps(Env("cpu"))
+    for nanoseconds, calls in ((300, 2), (1000, 4), (1200, 4)):
+        stamps.begin()
+        stamps._total += torch.tensor([nanoseconds, calls])
+    assert stamps.samples_ns(4) == [250, 300]
 
 
 def test_an_arena_ends() -> None:

@@ -124,7 +124,7 @@ class _Work:
 
     def __init__(self, folder: Path, chosen: Sequence[Constant], progress: Progress | None) -> None:
         self.folder, self.chosen, self.progress = folder, chosen, progress
-        self.device = _device(folder)
+        self.device = device_of(folder)
         self.values: dict[Place, Value] = {}  # found so far
         self.notes: dict[Place, str] = {}
         self._tables: dict[str, Mapping[str, Any]] = {}
@@ -354,7 +354,7 @@ def _number(text: str) -> float | str:
         return text
 
 
-def _device(folder: Path) -> str:
+def device_of(folder: Path) -> str:
     """The GPU as sources of machine files name it, of the newest run that does; else the folder's name."""
     path = folder / "run.json"
     runs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -23,6 +23,8 @@ PIECE = 128  # values of a row, where the width divides by as many
 LOADS_IN_FLIGHT = 8
 BLOCKS_PER_UNIT = 8
 TILE_BYTES = 4096
+TURNED_BYTES = 2048  # of a tile of rotary turns: 512 threads, a pair of values each
+CAT_THREADS = 512
 
 FACTS = (
     Fact("kernel.rowwise.blocks", "a block a token", "stated", "vLLM: norms, silu-and-mul, rotary kernels"),
@@ -112,6 +114,7 @@ def rowwise(
     *given: Any,
     weights: Sequence[RegionHandle] = (),
     blocks: int = 0,
+    cost: str = "",
 ) -> None:
     """Rows of `reads` and whole `weights` become rows of `writes`: work(*reads, *weights, *given).
 
@@ -120,8 +123,10 @@ def rowwise(
     [tokens, width] for each of `writes`, in a tuple where there are several.
     """
     blocks = blocks or tokens
-    launch, worked = row_launch(f"{family}: a block per token"), costs.of(family)["tile_ps"] > 0
-    with recorder.kernel(kernel_name(layer, name), family, layer, blocks, launch):
+    launch = row_launch(f"{family}: a block per token", TURNED_BYTES if family == "rotary" else TILE_BYTES)
+    worked = costs.has_tile(cost or family)
+    at = shape_at(tokens, (reads or writes)[0].width, len(reads))
+    with recorder.kernel(kernel_name(layer, name), family, layer, blocks, launch, cost=cost, at=at):
         loaded = [rows.load(tokens, dealt(rows, tokens, blocks), worked=worked) for rows in reads]
         loaded += [
             handle.load(0, handle.region.rows, each(0, blocks - 1), dependent=True) for handle in weights
@@ -129,6 +134,16 @@ def rowwise(
         made = work(*loaded, *given)
         for rows, values in zip(writes, made if isinstance(made, tuple) else (made,), strict=True):
             rows.store(values, dealt(rows, tokens, blocks))
+
+
+def shape_at(rows: int, width: int, inputs: int = 1) -> dict[str, int]:
+    """The shape of a kernel on rows, as tables of costs know it."""
+    return {"rows": rows, "width": width, "values": rows * width, "inputs": max(1, inputs)}
+
+
+def concat_blocks(values: int, units: int) -> int:
+    """Blocks of torch's cat on rows that do not lie in one piece: 512 threads, two blocks a unit at most."""
+    return min(2 * units, -(-values // CAT_THREADS))
 
 
 def dealt(rows: Rows, tokens: int, blocks: int) -> Blocks:
@@ -141,11 +156,11 @@ def kernel_name(layer: int, name: str) -> str:
     return name if layer < 0 else f"layer{layer}.{name}"
 
 
-def row_launch(rule: str) -> Shape:
+def row_launch(rule: str, tile_bytes: int = TILE_BYTES) -> Shape:
     """How the blocks of a row-wise kernel work."""
     return Shape(
-        tile_rows=TILE_BYTES // (PIECE * 2),
-        tile_bytes=TILE_BYTES,
+        tile_rows=tile_bytes // (PIECE * 2),
+        tile_bytes=tile_bytes,
         tiles_in_flight=LOADS_IN_FLIGHT,
         blocks_per_unit=BLOCKS_PER_UNIT,
         retire="any",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from workloads import append, pointwise
-from workloads.activations import Rows
+from workloads.activations import Rows, concat_blocks
 from workloads.arithmetic import arithmetic
 from workloads.codes import quantise
 from workloads.dsa import DsaRegions
@@ -80,7 +80,9 @@ def before(kit: Kit, layer: Layer, regions: MlaRegions | DsaRegions, lengths: Se
         kit.product("key-up", act["q-nope"], q)
         return
     kit.product("key-up", act["q-nope"], act["asked"])
-    kit.rows("q-concat", "concat", [act["asked"], act["q-rope"]], [q], pointwise.beside, shape.heads)
+    both = [act["asked"], act["q-rope"]]
+    blocks = concat_blocks(kit.tokens * act["asked"].width, kit.units)
+    kit.rows("q-concat", "concat", both, [q], pointwise.beside, shape.heads, blocks=blocks)
 
 
 def _project(kit: Kit, layer: Layer, row: list[Rows]) -> None:

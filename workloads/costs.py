@@ -2,7 +2,8 @@
 
 The name of a kernel's family enters; picoseconds and FLOPs for its launch leave, and the numbers with
 their sources for the trace that rests on them. A cost may be another's (`like`), or some times it: it follows
-what the other one is. `tried` puts other values in their place, for what is recorded inside it.
+what the other one is, or follow a kernel's shape (`tables`). `tried` puts other values in their place, for
+what is recorded inside it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from memsim.errors import UsageError, nearest, shown
 from memsim.units import format_time, parse_share, parse_time
+from workloads import tables
 from workloads.facts import PROVENANCES, Fact
 
 FILE = Path(__file__).with_name("costs.toml")
@@ -32,6 +34,7 @@ MOST_TIMES = 100  # of another cost
 Value = str | float
 
 _tried: dict[str, Value] = {}  # path -> value
+_asked: list[tuple[str, tables.At]] = []  # families and shapes of launches, while somebody listens
 
 
 class Cost(NamedTuple):
@@ -54,13 +57,43 @@ class Costs(TypedDict):
     tile_ps: int
 
 
-def of(family: str, *, among_others: bool = False) -> Costs:
+def of(family: str, *, among_others: bool = False, at: tables.At | None = None) -> Costs:
     """What blocks and tiles of a family cost, 0 where nothing is known.
 
     among_others  the kernel's code has to come from memory
+    at            the kernel's shape, for costs that follow it
     """
-    startup, drain, tile, code = (parse_time(_value(f"{GROUP}.{family}.{key}", "0 ps")) for key in TIMES)
+    startup, drain, tile, code = (_time_ps(f"{GROUP}.{family}.{key}", at) for key in TIMES)
     return Costs(startup_ps=startup + code * among_others, drain_ps=drain, tile_ps=tile)
+
+
+def _time_ps(path: str, at: tables.At | None) -> int:
+    table = tables.known().get(path)
+    if at is None or table is None or path in _tried:
+        return parse_time(_value(path, "0 ps"))
+    return table.cost_ps(at)
+
+
+def has_tile(family: str) -> bool:
+    """Whether tiles of a family take a time of their own."""
+    path = f"{GROUP}.{family}.tile"
+    return path in tables.known() or _time_ps(path, None) > 0
+
+
+def outside(family: str, at: tables.At | None) -> bool:
+    """Whether a kernel's shape lies outside a table of its family."""
+    if at is None:
+        return False
+    _asked.append((family, at))
+    paths = [f"{GROUP}.{family}.{key}" for key in TIMES]
+    return any(not tables.known()[path].inside(at) for path in paths if path in tables.known())
+
+
+def asked() -> list[tuple[str, tables.At]]:
+    """Families and shapes of launches since this was called last."""
+    found = _asked.copy()
+    _asked.clear()
+    return found
 
 
 def flops_of(family: str, flops: int) -> int:
@@ -68,10 +101,18 @@ def flops_of(family: str, flops: int) -> int:
     return math.ceil(flops / parse_share(_value(f"{GROUP}.{family}.efficiency", "1")))
 
 
-def inputs(families: Collection[str]) -> list[dict[str, str]]:
-    """The numbers behind the costs of some families, as a trace lists them; none for those that have none."""
-    known_costs = known().items()
-    return [_input(path, cost) for path, cost in known_costs if path.split(".")[1] in families]
+def inputs(families: Collection[str], beyond: Collection[str] = ()) -> list[dict[str, str]]:
+    """The numbers behind the costs of some families, as a trace lists them; none for those that have none.
+
+    beyond  families with kernels whose shape lies outside their table
+    """
+    found = [_input(path, cost) for path, cost in known().items() if path.split(".")[1] in families]
+    for path, table in tables.known().items():
+        family = path.split(".")[1]
+        if family in families:
+            provenance = "extrapolated" if family in beyond else "interpolated"
+            found.append(Fact(path, table.words, provenance, table.source)._asdict())
+    return found
 
 
 def _input(path: str, cost: Cost) -> dict[str, str]:

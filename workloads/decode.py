@@ -102,7 +102,7 @@ def record_step(
     with _one_thread(device), TraceWriter(out, meta) as trace:
         recorder = Recorder(trace, device)
         _run(recorder, job, progress or (lambda done, total: None))
-        meta["inputs"] += costs.inputs(recorder.families)
+        meta["inputs"] += costs.inputs(recorder.families, recorder.beyond)
     return meta
 
 

@@ -32,6 +32,7 @@ TILE_BYTES = 16_384
 TILES_IN_FLIGHT = 1
 ALONE_IN_FLIGHT = 2
 COST, SPREAD_COST = "dsa-topk", "dsa-topk-spread"
+CROWDED_COST = "dsa-topk-crowded"  # of groups with more blocks than units
 ALONE_COST, OLDER_COST = "dsa-topk-alone", "dsa-topk-per-row"
 
 Int64s = npt.NDArray[np.int64]
@@ -104,7 +105,7 @@ def step(
                     _propose(scores, candidates, sequence, batch, choice, picks, cut)
         name += "-merge"
     grid = None if cut.blocks or most <= picks else spread(batch, most, units)
-    with _kernel(recorder, name, family, layer, batch, most, grid, cut):
+    with _kernel(recorder, name, family, layer, batch, most, grid, cut, units):
         for sequence, choice in enumerate(choices):
             if choice.entries <= picks:
                 chosen = torch.arange(choice.entries, device=recorder.device)
@@ -131,15 +132,18 @@ def _kernel(
     most: int,
     grid: Grid | None,
     cut: Cut,
+    units: int,
 ) -> AbstractContextManager[Kernel]:
     """The launch that writes the selection, of `most` scores a sequence."""
+    at = {"length": max(1, most), "passes": cut.passes}
     if grid is not None:
         blocks, shape = grid.groups * grid.blocks, _spread_launch(grid)
-        return recorder.kernel(name, family, layer, blocks, shape, cost=SPREAD_COST)
+        cost = SPREAD_COST if blocks <= units else CROWDED_COST
+        return recorder.kernel(name, family, layer, blocks, shape, cost=cost, at=at)
     alone = not cut.blocks and (sequences > MOST_SPREAD or most > ONE_BLOCK)
     shape = _launch(1 if sequences > MOST_SPREAD else 2, ALONE_IN_FLIGHT if alone else TILES_IN_FLIGHT)
     cost = OLDER_COST if cut.blocks else ALONE_COST if alone else COST
-    return recorder.kernel(name, family, layer, sequences, shape, cost=cost)
+    return recorder.kernel(name, family, layer, sequences, shape, cost=cost, at=at)
 
 
 def _blocks(sequence: int, grid: Grid | None) -> Blocks:

@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from workloads import costs
-from workloads.activations import Rows, dealt, kernel_name, row_launch
+from workloads.activations import Rows, kernel_name, row_launch, shape_at
 from workloads.arithmetic import arithmetic
 from workloads.codes import from_e2m1, from_ue8m0
 from workloads.facts import Fact
@@ -29,6 +28,7 @@ from workloads.linear_cut import STEP_BYTES
 from workloads.models.matrices import GROUP, SCALED
 from workloads.record import Int64s, Recorder, RegionHandle
 
+SUMS = 512  # values of a block that adds a token's experts
 ALIGN_FROM = 4  # rows of experts are brought together from one token in as many experts on
 
 FACTS = (
@@ -38,6 +38,7 @@ FACTS = (
         "assumed",
         "vLLM fused_moe.get_default_config, recalled",
     ),
+    Fact("kernel.experts-sum.block", "512 values", "assumed", "torch's reduction: 128 threads of 4 values"),
     Fact("kernel.experts.blocks_per_unit", "2", "assumed", "shared memory of a block, from its tiles"),
     Fact(
         "kernel.experts.align",
@@ -129,12 +130,18 @@ def route(
     scales: RegionHandle,
     tokens: int,
     drawn: Int64s | None,
+    *,
+    grouped: bool = False,
 ) -> Int64s:
-    """The experts of each token, by score or as `drawn`, and their weights: [tokens, active]."""
+    """The experts of each token, by score or as `drawn`, and their weights: [tokens, active].
+
+    grouped  by the kernel that chooses groups of experts first
+    """
     active = ids.region.rows // tokens
     launch = row_launch("top-k of experts: a warp a token, 4 tokens a block")
-    blocks = -(-tokens // 4)
-    with recorder.kernel(kernel_name(layer, "experts-topk"), "experts-topk", layer, blocks, launch):
+    blocks, name, at = -(-tokens // 4), "experts-topk", {"experts": logits.width, "rows": tokens}
+    cost = "experts-topk-grouped" if grouped else name
+    with recorder.kernel(kernel_name(layer, name), name, layer, blocks, launch, cost=cost, at=at):
         scores = logits.load(tokens, even(0, blocks - 1, logits.pieces))
         given = None if drawn is None or recorder.is_meta else torch.from_numpy(drawn).to(scores.device)
         found, weights = best(scores, active, given)
@@ -242,12 +249,11 @@ def _placed(
 
 def total(recorder: Recorder, layer: int, parts: RegionHandle, out: Rows, tokens: int) -> None:
     """The outputs of a token's experts, added."""
-    pieces = parts.region.rows // tokens
-    launch = row_launch("moe sum: a block per token")
-    with recorder.kernel(kernel_name(layer, "experts-sum"), "experts-sum", layer, tokens, launch):
-        worked = costs.of("experts-sum")["tile_ps"] > 0
-        found = parts.load(0, parts.region.rows, even(0, tokens - 1, pieces), worked=worked)
-        out.store(summed(found, tokens, out.width), dealt(out, tokens, tokens))
+    blocks = -(-tokens * out.width // SUMS)
+    launch, at = row_launch("moe sum: a block per 512 sums"), shape_at(tokens, out.width)
+    with recorder.kernel(kernel_name(layer, "experts-sum"), "experts-sum", layer, blocks, launch, at=at):
+        found = parts.load(0, parts.region.rows, even(0, blocks - 1, 1))
+        out.store(summed(found, tokens, out.width), even(0, blocks - 1, 1))
 
 
 @arithmetic

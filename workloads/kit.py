@@ -135,11 +135,12 @@ class Kit:
         *given: Any,
         norm: str = "",
         rows: int = 0,
+        blocks: int = 0,
     ) -> None:
         """A row-wise kernel; `norm` names weights that it reads, `rows` how many, if not tokens."""
-        weights = [self.norms[norm]] if norm else []
-        count = rows or self.tokens
-        rowwise(self.recorder, self.layer, name, family, count, reads, writes, work, *given, weights=weights)
+        found = [self.norms[norm]] if norm else []
+        parts = (self.recorder, self.layer, name, family, rows or self.tokens, reads, writes, work)
+        rowwise(*parts, *given, weights=found, blocks=blocks)
 
 
 def declare(

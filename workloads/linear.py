@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from workloads import linear_cut
-from workloads.activations import Rows, dealt, kernel_name, row_launch
+from workloads.activations import Rows, kernel_name, row_launch, shape_at
 from workloads.arithmetic import arithmetic
 from workloads.codes import BIAS, quantise
 from workloads.facts import Fact
@@ -31,18 +31,15 @@ from workloads.tensors import normal
 
 LEAST_TOKENS = 8  # of a tile
 SUMS = 512  # values of a block that adds splits
+GROUPS = 16  # of 128 values: of a block that makes them fp8
 SEVERAL = 16  # tokens from which blocks ask for inputs and weights in turns
+HEADS_COST = "heads"  # of products of several matrices at once
 CODED_ROW = SCALED + 4  # bytes of 128 coded inputs and their scale
 
 FACTS = (
     *linear_cut.FACTS,
     Fact("kernel.split-reduce.block", "512 values", "assumed", "cublasLt splitKreduce_kernel<32, 16>"),
-    Fact(
-        "kernel.quantise.block",
-        "a block a token",
-        "assumed",
-        "vLLM per_token_group_quant_fp8 takes 16 groups of 128 a block",
-    ),
+    Fact("kernel.quantise.block", "16 groups of 128 values", "stated", "vLLM per_token_group_quant_fp8"),
 )
 
 
@@ -124,10 +121,11 @@ def _fill_fp4(linear: Linear, generator: torch.Generator) -> None:
 def quantised(recorder: Recorder, layer: int, name: str, x: Rows, coded: Rows, tokens: int) -> Rows:
     """Inputs in fp8 with a scale for 128 values: the first rows of `coded`, 132 bytes each."""
     to = Rows(coded.handle, x.width // SCALED)
-    launch = row_launch("quantise: a block per token")
-    with recorder.kernel(kernel_name(layer, f"{name}-quantise"), "quantise", layer, tokens, launch):
-        values = x.load(tokens, dealt(x, tokens, tokens))
-        to.store(code(values), dealt(to, tokens, tokens))
+    blocks = -(-tokens * to.pieces // GROUPS)
+    launch, at = row_launch("quantise: a block per 16 groups of 128"), shape_at(tokens, x.width)
+    with recorder.kernel(kernel_name(layer, f"{name}-quantise"), "quantise", layer, blocks, launch, at=at):
+        values = x.load(tokens, even(0, blocks - 1, 1))
+        to.store(code(values), even(0, blocks - 1, 1))
     return to
 
 
@@ -151,8 +149,10 @@ def product(
     matrix, cut = linear.matrix, linear.cut
     family = "linear" if linear.scales is None else "linear-fp8"
     name, split = kernel_name(layer, matrix.name), cut.split > 1
-    launch = _launch(linear, tokens, partial if split else None)
-    with recorder.kernel(name, family, layer, cut.blocks, launch, partial if split else None):
+    launch, part = _launch(linear, tokens, partial if split else None), partial if split else None
+    cost = HEADS_COST if matrix.count > 1 and linear.scales is None else ""
+    at = {"matrices": matrix.count, "outputs": matrix.n, "inputs": matrix.k, "rows": tokens}
+    with recorder.kernel(name, family, layer, cut.blocks, launch, part, cost=cost, at=at):
         every = each(0, cut.blocks - 1)
         scales = None
         if linear.scales is not None:

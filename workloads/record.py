@@ -23,6 +23,7 @@ import torch
 from memsim.trace import Access, Kernel, Region
 from workloads import costs
 from workloads.grid import Blocks, Page, Shape
+from workloads.tables import At
 
 Int64s = npt.NDArray[np.int64]
 
@@ -68,6 +69,7 @@ class Recorder:
     """Declares regions and launches kernels; every kernel waits for the one before it, on stream 0.
 
     families      of the kernels so far
+    beyond        those with kernels whose shape lies outside the table of their costs
     among_others  kernels are those of a whole step, whose weights push the code of each out of the caches
     """
 
@@ -76,6 +78,7 @@ class Recorder:
         self.device = torch.device(device)
         self.step = 0
         self.families: set[str] = set()
+        self.beyond: set[str] = set()
         self.among_others = False
         self._regions: list[RegionHandle] = []
         self._kernels = 0
@@ -134,10 +137,11 @@ class Recorder:
         partial: RegionHandle | None = None,
         *,
         cost: str = "",
+        at: At | None = None,
     ) -> Iterator[Kernel]:
         """Launch a kernel of `blocks` thread blocks; what regions are asked for inside is its doing.
 
-        What it costs beside bytes and arithmetic is what `costs` says of its family, or of `cost`.
+        What it costs beside bytes and arithmetic is what `costs` says of its family or of `cost`, by shape.
         """
         assert not self._inside, f"kernel {name!r} is launched inside another kernel"
         kernel = Kernel(
@@ -150,10 +154,12 @@ class Recorder:
             waits_for=(self._kernels - 1,) if self._kernels else (),
             blocks=blocks,
             partial_region=-1 if partial is None else partial.region.id,
-            **costs.of(cost or family, among_others=self.among_others),
+            **costs.of(cost or family, among_others=self.among_others, at=at),
             **{**vars(shape), "flops_per_tile": costs.flops_of(cost or family, shape.flops_per_tile)},
         )
         self.families.add(cost or family)
+        if costs.outside(cost or family, at):
+            self.beyond.add(cost or family)
         self._kernels += 1
         self._inside = True
         self.sink.kernel(kernel)

@@ -86,7 +86,7 @@ def write(name: str, options: Mapping[str, Any], units: int, seed: int, out: str
         layer = call % job.buffers
         single.launch(recorder, layer, job, regions[layer])
     meta = {**_metadata(name, job, single), "options": dict(options)}
-    meta["inputs"] += costs.inputs(recorder.families)
+    meta["inputs"] += costs.inputs(recorder.families, recorder.beyond)
     return _written(sink, meta, single.far, out)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from . import points, rows, runner, supervise
 from .device import Env, busy, machine_facts
-from .points import CALIBRATE, CampaignError, Family
+from .points import CALIBRATE, HELD_OUT, TABLE, CampaignError, Family
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,16 +51,19 @@ def listing(families: list[Family]) -> str:
     """Every point with its split, then one line per family and the totals."""
     lines = [f"{point.split:10} {point.key}" for family in families for point in family.points]
     lines.append("")
-    lines.append(f"{'family':28} {'suite':8} {'points':>6} {'calib.':>6} {'held':>6} {'est. s':>7}")
+    words = f"{'points':>6} {'calib.':>6} {'held':>6} {'table':>6} {'est. s':>7}"
+    lines.append(f"{'family':28} {'suite':8} {words}")
     for f in families:
-        calibrate = f.count(CALIBRATE)
-        counts = f"{len(f.points):6} {calibrate:6} {len(f.points) - calibrate:6}"
-        lines.append(f"{f.name:28} {f.suite:8} {counts} {f.seconds:7.1f}")
-    total = sum(len(f.points) for f in families)
-    calibrate = sum(f.count(CALIBRATE) for f in families)
-    seconds = sum(f.seconds for f in families)
-    lines.append(f"{'total':37} {total:6} {calibrate:6} {total - calibrate:6} {seconds:7.1f}")
+        lines.append(f"{f.name:28} {f.suite:8} {_counted([f])}")
+    lines.append(f"{'total':37} {_counted(families)}")
     return "\n".join(lines)
+
+
+def _counted(families: list[Family]) -> str:
+    """Points of some families, by split, and their seconds."""
+    counts = [sum(len(f.points) for f in families)]
+    counts += [sum(f.count(split) for f in families) for split in (CALIBRATE, HELD_OUT, TABLE)]
+    return " ".join(f"{count:6}" for count in counts) + f" {sum(f.seconds for f in families):7.1f}"
 
 
 def families_for(options: argparse.Namespace) -> list[Family]:

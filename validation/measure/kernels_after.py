@@ -3,15 +3,16 @@
 `state` again: the same kernel over and over, as elsewhere. `state` after: in front of each call another one
 reads 64 MiB out of HBM and runs 256 KiB of instructions, so that the code of the measured one comes from
 memory as it does in a step of many kernels; last it reads what the kernel before a real one would just have
-written, its `Arena`, so that this is in the L2. What that kernel takes alone is measured beside and
-subtracted; it reads other bytes each time, so that it takes as long whatever the measured one leaves.
+written, its `Arena`, so that this is in the L2. Two kernels of one thread, right before and right behind the
+call, read the GPU's clock (`Stamps`); what they say with nothing between them is measured beside and
+subtracted. So a time holds one launch, as those of `again` do.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from . import cuda
@@ -28,7 +29,7 @@ SWEPT_BYTES, SWEPT = 64 << 20, 4  # bytes that the other kernel reads, in turn o
 ARENA_BYTES = 96 << 20
 ALIGN_BYTES = 256
 PROCESSORS, THREADS = 132, 1024
-ALONE_SHARE = 0.5  # of a point's time, for the other kernel alone
+BARE_SHARE = 0.3  # of a point's time, for stamps with nothing between them
 
 
 class Arena:
@@ -115,8 +116,8 @@ def measured_by(make: Make) -> Callable[[Point, Env], Measured]:
 def timed(point: Point, env: Env, make: Make) -> Measured:
     """Samples of a call in the state that the point names; `off_ppm` where a result is wanted."""
     found: dict[str, int] = {}
-    alone: list[float] = []
-    others = point["state"] == "after"
+    bare: list[float] = []
+    stamps = Stamps(env) if point["state"] == "after" and env.cuda and not env.profile else None
 
     def build(round_index: int) -> Work:
         arena = Arena(env, point.seed + round_index)
@@ -124,17 +125,19 @@ def timed(point: Point, env: Env, make: Make) -> Measured:
         if round_index == 0 and not env.profile and made.wanted is not None:
             found["off_ppm"] = checked(made)
         calls = [made.call]
-        if others:
+        if point["state"] == "after":
+            calls = [both(other, made.call) for other in other_kernels(env, arena.used)]
+        if stamps is not None:
             first = other_kernels(env, arena.used)
-            calls = [both(other, made.call) for other in first]
-            if not env.profile:
-                alone.append(alone_ns(env, first))
-        return Work(calls, made.read, made.written, arena.used, keep=(arena, made))
+            bare.append(bare_ns(env, first))
+            calls = [stamps.around(other, made.call) for other in first]
+        renew = stamps.begin if stamps else None
+        return Work(calls, made.read, made.written, arena.used, renew=renew, keep=(arena, made))
 
     measured = time_work(build, env)
-    if alone:
-        less = statistics.fmean(alone)
-        measured.samples_ns = [sample - less for sample in measured.samples_ns]
+    if stamps is not None:
+        less = statistics.fmean(bare)
+        measured.samples_ns = [sample - less for sample in stamps.samples_ns(measured.calls)]
     measured.extra |= found
     return measured
 
@@ -172,7 +175,43 @@ def other_kernels(env: Env, kept_bytes: int) -> list[Call]:
     ]
 
 
-def alone_ns(env: Env, others: list[Call]) -> float:
-    """What one of the other kernels takes, in a graph of their own."""
-    once = replace(env, rounds=1, budget_s=env.budget_s / env.rounds * ALONE_SHARE)
-    return statistics.median(time_work(lambda _: Work(others, 0, 0, 0), once).samples_ns)
+@dataclass
+class Stamps:
+    """Kernels of one thread that read the GPU's clock around calls, and what they have added up.
+
+    begin   before each replay: what the last one added up is kept, and the sum is 0 again
+    """
+
+    env: Env
+    kept: list[torch.Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        import torch
+
+        self._at = torch.zeros(1, dtype=torch.int64, device=self.env.device)
+        self._total = torch.zeros(2, dtype=torch.int64, device=self.env.device)
+
+    def around(self, first: Call, then: Call) -> Call:
+        """`first`, then `then` between two stamps."""
+        begins = cuda.bind("stamp.cu", "begins", 1, 1, self._at)
+        ends = cuda.bind("stamp.cu", "ends", 1, 1, self._at, self._total)
+        return both(both(first, begins), both(then, ends))
+
+    def begin(self) -> None:
+        self.kept.append(self._total.clone())
+        self._total.zero_()
+
+    def samples_ns(self, calls: int) -> list[float]:
+        """Nanoseconds between the stamps, a mean for each replay of so many calls."""
+        self.begin()
+        sums = [kept.tolist() for kept in self.kept]
+        return [total / count for total, count in sums if count == calls]
+
+
+def bare_ns(env: Env, others: list[Call]) -> float:
+    """What stamps say behind each of the other kernels with nothing between them."""
+    stamps = Stamps(env)
+    once = replace(env, rounds=1, budget_s=env.budget_s / env.rounds * BARE_SHARE)
+    calls = [stamps.around(other, lambda: None) for other in others]
+    done = time_work(lambda _: Work(calls, 0, 0, 0, renew=stamps.begin), once)
+    return statistics.median(stamps.samples_ns(done.calls))

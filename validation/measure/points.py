@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CAMPAIGN = Path(__file__).with_name("campaign")
-CALIBRATE, HELD_OUT = "calibrate", "held_out"
+CALIBRATE, HELD_OUT, TABLE = "calibrate", "held_out", "table"
 Value = int | str
 PACE = ("rounds", "warm_ms", "sample_ms", "timed_ms", "window_ms")
 KEYS = {"what", "module", "suite", "axes", "extra", "grid", "points", "exclude", "calibrate", "requires"} | {
-    *("gpus", "seconds_per_point", "setup_seconds", "profile"),
+    *("table", "gpus", "seconds_per_point", "setup_seconds", "profile"),
     *PACE,
 }
 
@@ -135,6 +135,7 @@ def _family(file: str, name: str, table: dict) -> Family:
         point = dict(zip(axes, values, strict=True))
         if not matches(point, exclude):
             points.append(Point(name, point, CALIBRATE if matches(point, filters) else HELD_OUT))
+    points += _tabled(name, place, axes, table, {point.key for point in points})
     for entry in filters:
         if not any(matches(point.axes, [entry]) for point in points):
             raise CampaignError(f"{place}: the calibrate filter {entry} matches no point")
@@ -148,6 +149,19 @@ def _family(file: str, name: str, table: dict) -> Family:
         file=file,
         **{key: table[key] for key in plain if key in table},
     )
+
+
+def _tabled(name: str, place: str, axes: tuple[str, ...], table: dict, others: set[str]) -> list[Point]:
+    """Points that tables are made of, products of grids of their own; none of them may be another's."""
+    grids = {"grid": table.get("table", [])}
+    points = [
+        Point(name, dict(zip(axes, values, strict=True)), TABLE)
+        for values in dict.fromkeys(_values(place, axes, grids))
+    ]
+    for point in points:
+        if point.key in others:
+            raise CampaignError(f"{place}: {point.key} is in a table, and judges or calibrates too")
+    return points
 
 
 def _filter(place: str, axes: tuple[str, ...], entry: dict) -> dict[str, tuple[Value, ...]]:
