@@ -81,6 +81,31 @@ def test_what_does_not_fit_is_a_point_that_says_by_how_much():
     assert refused.tokens_per_s_per_user == 0
 
 
+@pytest.mark.parametrize(
+    ("part", "model", "place"),
+    [
+        ("attention", "kimi-linear-all-mla", ()),
+        ("attention", "deepseek-v3.2", ("kv=host",)),
+        ("step", "kimi-linear", ()),
+        ("step", "qwen3-next", ("weights=host",)),
+    ],
+)
+def test_what_does_not_fit_is_told_as_a_replay_tells_it_and_is_not_recorded(part, model, place, monkeypatch):
+    cell = Cell(model, "h200-host", 32768, 1)
+    ask = Ask(part=part, place=place, overrides=("tier.hbm.capacity=20 MB",))
+    with monkeypatch.context() as patch:
+        patch.setattr(projection_run, "trace_of", lambda *_: pytest.fail("it is recorded"))
+        at_once = projection_run.point_of(cell, ask)
+    monkeypatch.setattr(projection_run, "known_shortfall", lambda *_: "")
+    assert at_once.refused
+    assert projection_run.point_of(cell, ask) == at_once
+
+
+def test_rules_for_regions_are_left_to_the_replay():
+    (point,) = asked("kimi-linear-all-mla", context="128K", overrides=SMALL, place="layer:0-3=hbm")
+    assert "GB too many" in point.refused
+
+
 def test_cells_come_in_the_order_of_the_grid():
     points = asked("kimi-linear", "qwen3-next", context=["1K", "4K"])
     assert [(point.model, point.context_tokens) for point in points] == [
@@ -117,6 +142,24 @@ def test_short_contexts_end_where_a_step_is_one_graph(machine, parallel, most):
     batch, words = largest(cell, ask)
     assert batch == most
     assert words.startswith(f"a batch of {most:,} fits, where max ends")
+
+
+def test_new_tokens_make_a_kept_token_cheaper_and_take_room():
+    one, three = (
+        asked("deepseek-v3.2", context="4K", draft=draft, accepted=accepted)[0]
+        for draft, accepted in ((1, None), (3, 2))
+    )
+    assert (one.tokens_per_step, three.tokens_per_step) == (1, 2)
+    assert one.tpot_ps / 2 < three.tpot_ps < one.tpot_ps
+    assert three.used_bytes["hbm"] > one.used_bytes["hbm"]
+    cell, room = Cell("kimi-linear", "h200", 4096, MAX), ("tier.hbm.capacity=0.7 GB",)
+    alone, drafted = (
+        largest(cell, replace(ATTENTION, overrides=room, draft=draft))[0] for draft in (1, 8)
+    )  # 20 layers keep a state of 2.1 MB after each new token
+    assert 7 <= alone <= 0.7e9 / (4096 * 1152 * 7 + 20 * 2.2e6)  # scratch comes on top
+    assert 1 <= drafted <= 0.7e9 / (4096 * 1152 * 7 + 8 * 20 * 2.1e6) < 2
+    with pytest.raises(UsageError, match="--accepted 3: expected a whole number from 1 to 2"):
+        asked("kimi-linear", draft=2, accepted=3)
 
 
 def test_a_largest_batch_is_asked_of_kinds_alone():
