@@ -2,7 +2,7 @@
 
 `again`: the same call over and over. `after`: one call behind a kernel that has read its inputs; weights,
 caches and kept taps are not in the L2. Each part declares the regions of a call, tells which are its inputs,
-and launches it. Left out: `glue.argmax` and the families whose measurement does not bear it, see
+and launches it. Left out: the families whose measurement does not bear it, see
 validation/measured.
 """
 
@@ -18,7 +18,7 @@ from validation.figures_rows import Row
 from validation.predict_kernels import layer as alone
 from validation.predict_recorded import Recorded, Turn, in_a_row, record, rotating
 from validation.predict_script import Bench, Job, Recipe, count
-from workloads import append, delta_rule, experts, kda, linear, pointwise
+from workloads import append, delta_rule, experts, head, kda, linear, pointwise
 from workloads.activations import Rows, concat_blocks, declare, row_launch, rowwise
 from workloads.feed_forward import scaled
 from workloads.formats import LATENT, latent_fp8, plain
@@ -219,6 +219,15 @@ def quantise(recorder: Recorder, row: Row, units: int) -> Parts:
     linear.quantised(recorder, 0, "x", x, Rows(coded, 1), tokens)
 
 
+def argmax(recorder: Recorder, row: Row, units: int) -> Parts:
+    """The largest of each token's logits."""
+    tokens = count(row, "tokens")
+    logits, shared = declare(recorder, "logits", tokens, count(row, "vocabulary")), Shared(recorder, tokens)
+    found = shared.cells("found", 1, "int32")
+    yield [logits.handle]
+    head.argmax(recorder, logits, found, tokens, units)
+
+
 def heads(recorder: Recorder, row: Row, units: int) -> Parts:
     """A product for each head. Behind other kernels too its weights are in the L2: `after` takes 0.05 to
     0.5 us longer than `again`, of 25 MB 1.4, and from HBM they would take 4.
@@ -263,6 +272,7 @@ PARTS: dict[str, tuple[Part, int]] = {
     "glue.conv": (convolution, 3),
     "glue.gated_norm": (gated_norm, 1),
     "glue.quantise": (quantise, 1),
+    "glue.argmax": (argmax, 1),
     "inner.heads": (heads, 1),
 }
 RECIPES: dict[str, Recipe] = {

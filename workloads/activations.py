@@ -25,6 +25,7 @@ BLOCKS_PER_UNIT = 8
 TILE_BYTES = 4096
 TURNED_BYTES = 2048  # of a tile of rotary turns: 512 threads, a pair of values each
 CAT_THREADS = 512
+VECTORED = 8192  # values of the half of a row that 1024 threads take at once, 8 each
 
 FACTS = (
     Fact("kernel.rowwise.blocks", "a block a token", "stated", "vLLM: norms, silu-and-mul, rotary kernels"),
@@ -114,7 +115,6 @@ def rowwise(
     *given: Any,
     weights: Sequence[RegionHandle] = (),
     blocks: int = 0,
-    cost: str = "",
 ) -> None:
     """Rows of `reads` and whole `weights` become rows of `writes`: work(*reads, *weights, *given).
 
@@ -124,7 +124,8 @@ def rowwise(
     """
     blocks = blocks or tokens
     launch = row_launch(f"{family}: a block per token", TURNED_BYTES if family == "rotary" else TILE_BYTES)
-    worked = costs.has_tile(cost or family)
+    cost = _program(family, reads)
+    worked = costs.has_tile(cost)
     at = shape_at(tokens, (reads or writes)[0].width, len(reads))
     with recorder.kernel(kernel_name(layer, name), family, layer, blocks, launch, cost=cost, at=at):
         loaded = [rows.load(tokens, dealt(rows, tokens, blocks), worked=worked) for rows in reads]
@@ -134,6 +135,12 @@ def rowwise(
         made = work(*loaded, *given)
         for rows, values in zip(writes, made if isinstance(made, tuple) else (made,), strict=True):
             rows.store(values, dealt(rows, tokens, blocks))
+
+
+def _program(family: str, reads: Sequence[Rows]) -> str:
+    """Whose costs a kernel has: threads of a long activation take two vectors each."""
+    long = family == "silu-mul" and reads[0].width > 2 * VECTORED
+    return f"{family}-long" if long else family
 
 
 def shape_at(rows: int, width: int, inputs: int = 1) -> dict[str, int]:
