@@ -34,7 +34,6 @@ from workloads.shapes import DIM, KdaShape, MlaShape
 ROPE, KEY, QUERY = 64, 128, 192  # values of a head of queries
 ROWS = 65_536  # of a cache that rows are added to
 KV_HEADS = 8
-WIDE = 2304  # values of a block of the elementwise kernels
 READER = "reader"
 Parts = Iterator[Sequence[RegionHandle]]
 Part = Callable[[Recorder, Row, int], Parts]
@@ -129,25 +128,23 @@ def total(recorder: Recorder, row: Row, units: int) -> Parts:
 
 
 def elementwise(recorder: Recorder, row: Row, units: int) -> Parts:
-    """A sum, a scale in place, or a fill: as many tokens as make its numbers."""
+    """A sum, a scale in place, or a fill."""
     numbers, kind = count(row, "numbers"), row["kind"]
-    width = min(numbers, WIDE)
-    tokens = numbers // width
     if kind == "add":
-        x, y, out = (declare(recorder, name, tokens, width) for name in ("x", "y", "out"))
+        x, y, out = (declare(recorder, name, 1, numbers) for name in ("x", "y", "out"))
         yield [x.handle, y.handle]
-        rowwise(recorder, 0, "add", "add", tokens, [x, y], [out], pointwise.plus)
+        rowwise(recorder, 0, "add", "add", 1, [x, y], [out], pointwise.plus)
         return
-    x = declare(recorder, "x", tokens, width, "fp32" if kind == "scale" else "int32")
+    x = declare(recorder, "x", 1, numbers, "fp32" if kind == "scale" else "int32")
     yield [x.handle]
     if kind == "scale":
-        rowwise(recorder, 0, "scale", "glue", tokens, [x], [x], scaled, 1.0)
+        rowwise(recorder, 0, "scale", "glue", 1, [x], [x], scaled, 1.0)
     else:
-        rowwise(recorder, 0, "fill", "glue", tokens, [], [x], _filled, tokens, width)
+        rowwise(recorder, 0, "fill", "glue", 1, [], [x], _filled, numbers)
 
 
-def _filled(tokens: int, width: int) -> torch.Tensor:
-    return torch.full((tokens, width), 7, dtype=torch.int32)
+def _filled(numbers: int) -> torch.Tensor:
+    return torch.full((1, numbers), 7, dtype=torch.int32)
 
 
 def concat(recorder: Recorder, row: Row, units: int) -> Parts:

@@ -25,10 +25,13 @@ BLOCKS_PER_UNIT = 8
 TILE_BYTES = 4096
 TURNED_BYTES = 2048  # of a tile of rotary turns: 512 threads, a pair of values each
 CAT_THREADS = 512
+ELEMENTWISE = ("add", "glue")  # families of torch's kernels
+FULL = 1024  # values of a block of torch's elementwise kernels
 VECTORED = 8192  # values of the half of a row that 1024 threads take at once, 8 each
 
 FACTS = (
     Fact("kernel.rowwise.blocks", "a block a token", "stated", "vLLM: norms, silu-and-mul, rotary kernels"),
+    Fact("kernel.elementwise.blocks", "1,024 values", "stated", "torch: 128 threads of 8 values"),
     Fact(
         "kernel.rowwise.in_flight",
         "8 x 4 KiB a block, 8 blocks a unit",
@@ -122,11 +125,11 @@ def rowwise(
     are worked on where a family has a time for it (`costs`). `work` returns a tensor
     [tokens, width] for each of `writes`, in a tuple where there are several.
     """
-    blocks = blocks or tokens
+    blocks = blocks or _blocks(family, tokens, (reads or writes)[0].width)
     launch = row_launch(f"{family}: a block per token", TURNED_BYTES if family == "rotary" else TILE_BYTES)
-    cost = _program(family, reads)
+    width = (reads or writes)[0].width
+    cost, at = _program(family, width, tokens, len(reads)), shape_at(tokens, width, len(reads))
     worked = costs.has_tile(cost)
-    at = shape_at(tokens, (reads or writes)[0].width, len(reads))
     with recorder.kernel(kernel_name(layer, name), family, layer, blocks, launch, cost=cost, at=at):
         loaded = [rows.load(tokens, dealt(rows, tokens, blocks), worked=worked) for rows in reads]
         loaded += [
@@ -137,10 +140,21 @@ def rowwise(
             rows.store(values, dealt(rows, tokens, blocks))
 
 
-def _program(family: str, reads: Sequence[Rows]) -> str:
-    """Whose costs a kernel has: threads of a long activation take two vectors each."""
-    long = family == "silu-mul" and reads[0].width > 2 * VECTORED
-    return f"{family}-long" if long else family
+def _blocks(family: str, rows: int, width: int) -> int:
+    """A block a row; of torch's elementwise kernels one for as many values as fill it."""
+    return -(-rows * width // FULL) if family in ELEMENTWISE else rows
+
+
+def _program(family: str, width: int, rows: int, inputs: int) -> str:
+    """Whose costs a kernel has. Threads of a long activation take two vectors; torch's elementwise kernels
+    take a last block that is not full value by value.
+    """
+    if family == "silu-mul":
+        return f"{family}-long" if width > 2 * VECTORED else family
+    if family in ELEMENTWISE:
+        part = "-part" if width * rows % FULL else ""
+        return f"fill{part}" if not inputs else family + part
+    return family
 
 
 def shape_at(rows: int, width: int, inputs: int = 1) -> dict[str, int]:
