@@ -23,7 +23,6 @@ PIECE = 128  # values of a row, where the width divides by as many
 LOADS_IN_FLIGHT = 8
 BLOCKS_PER_UNIT = 8
 TILE_BYTES = 4096
-TURNED_BYTES = 2048  # of a tile of rotary turns: 512 threads, a pair of values each
 CAT_THREADS = 512
 ELEMENTWISE = ("add", "glue")  # families of torch's kernels
 FULL = 1024  # values of a block of torch's elementwise kernels
@@ -32,6 +31,7 @@ VECTORED = 8192  # values of the half of a row that 1024 threads take at once, 8
 FACTS = (
     Fact("kernel.rowwise.blocks", "a block a token", "stated", "vLLM: norms, silu-and-mul, rotary kernels"),
     Fact("kernel.elementwise.blocks", "1,024 values", "stated", "torch: 128 threads of 8 values"),
+    Fact("kernel.gated-norm.blocks", "1,024 values", "assumed", "FLA layer_norm_gated_fwd: some heads"),
     Fact(
         "kernel.rowwise.in_flight",
         "8 x 4 KiB a block, 8 blocks a unit",
@@ -126,7 +126,7 @@ def rowwise(
     [tokens, width] for each of `writes`, in a tuple where there are several.
     """
     blocks = blocks or _blocks(family, tokens, (reads or writes)[0].width)
-    launch = row_launch(f"{family}: a block per token", TURNED_BYTES if family == "rotary" else TILE_BYTES)
+    launch = row_launch(f"{family}: a block per token")
     width = (reads or writes)[0].width
     cost, at = _program(family, width, tokens, len(reads)), shape_at(tokens, width, len(reads))
     worked = costs.has_tile(cost)
@@ -141,8 +141,8 @@ def rowwise(
 
 
 def _blocks(family: str, rows: int, width: int) -> int:
-    """A block a row; of torch's elementwise kernels one for as many values as fill it."""
-    return -(-rows * width // FULL) if family in ELEMENTWISE else rows
+    """A block a row; of kernels that take rows as one run of values, one for as many as fill it."""
+    return -(-rows * width // FULL) if family in (*ELEMENTWISE, "gated-norm") else rows
 
 
 def _program(family: str, width: int, rows: int, inputs: int) -> str:
@@ -177,11 +177,11 @@ def kernel_name(layer: int, name: str) -> str:
     return name if layer < 0 else f"layer{layer}.{name}"
 
 
-def row_launch(rule: str, tile_bytes: int = TILE_BYTES) -> Shape:
+def row_launch(rule: str) -> Shape:
     """How the blocks of a row-wise kernel work."""
     return Shape(
-        tile_rows=tile_bytes // (PIECE * 2),
-        tile_bytes=tile_bytes,
+        tile_rows=TILE_BYTES // (PIECE * 2),
+        tile_bytes=TILE_BYTES,
         tiles_in_flight=LOADS_IN_FLIGHT,
         blocks_per_unit=BLOCKS_PER_UNIT,
         retire="any",
