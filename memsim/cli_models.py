@@ -46,6 +46,11 @@ Parallel = Annotated[
     ),
 ]
 
+Draft = Annotated[int, typer.Option(metavar="N", help="New tokens that a step computes of each sequence.")]
+Accepted = Annotated[
+    int | None, typer.Option(metavar="N", help="Of them, tokens that a step keeps. Default: all.")
+]
+
 
 @app.command("list")
 def list_models(as_json: AsJson = False) -> None:

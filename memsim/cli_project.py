@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from memsim.cli_models import IndexDtype, KvDtype, Parallel, Ratio, Replace
+from memsim.cli_models import Accepted, Draft, IndexDtype, KvDtype, Parallel, Ratio, Replace, WeightsDtype
 from memsim.cli_options import AsJson, Overrides, Place, RunOn, comma_words
 from memsim.errors import DoesNotFit
 from memsim.output import named
@@ -21,10 +21,6 @@ Machines = Annotated[
 Part = Annotated[
     Literal["step", "attention"],
     typer.Option(help="What is timed and takes room: the whole step, or the attention of all layers."),
-]
-WeightsDtype = Annotated[
-    str | None,
-    typer.Option(metavar="bf16|fp8|fp4", help="Format of the weights. Default: the model's."),
 ]
 Routing = Annotated[
     str | None,
@@ -78,6 +74,8 @@ def project(
     weights_dtype: WeightsDtype = None,
     routing: Routing = None,
     parallel: Parallel = None,
+    draft: Draft = 1,
+    accepted: Accepted = None,
     workers: Workers = None,
     as_json: AsJson = False,
     output: Annotated[
@@ -115,6 +113,8 @@ def project(
         weights_dtype=weights_dtype,
         routing=routing,
         parallel=parallel,
+        draft=draft,
+        accepted=accepted,
         slo_ps=_slo_ps(slo),
     )
     cells = grid(

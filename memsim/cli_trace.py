@@ -7,7 +7,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from memsim.cli_models import IndexDtype, KvDtype, Model, Parallel, Ratio, Replace, WeightsDtype
+from memsim.cli_models import (
+    Accepted,
+    Draft,
+    IndexDtype,
+    KvDtype,
+    Model,
+    Parallel,
+    Ratio,
+    Replace,
+    WeightsDtype,
+)
 from memsim.output import named
 
 app = typer.Typer(help="Traces: record a model's attention kernels, look into a trace, check it.")
@@ -73,12 +83,8 @@ def record(
             "scores) or a recorded file. Default: real; on meta uniform.",
         ),
     ] = None,
-    draft: Annotated[
-        int, typer.Option(metavar="N", help="New tokens that a step computes of each sequence.")
-    ] = 1,
-    accepted: Annotated[
-        int | None, typer.Option(metavar="N", help="Of them, tokens that a step keeps. Default: all.")
-    ] = None,
+    draft: Draft = 1,
+    accepted: Accepted = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the kernels of one decode step of MODEL and write their trace."""

@@ -71,10 +71,11 @@ def _regions(cell: Cell, ask: Ask, batch: int) -> list[Region]:
         part=ask.part,
         units=units,
         staged=ask.stage is not None or ask.overlap > 0,
+        draft=ask.draft,
     )
     sizes = Counter({kind: nbytes for kind, nbytes in asdict(held).items() if nbytes})
     if ask.part == "step":
-        sizes["activation"] += activations(model, batch, units, parallel)
+        sizes["activation"] += activations(model, batch, units, parallel, ask.draft)
     return [
         Region(number, f"all {kind}", kind, -1, "", nbytes, 1)
         for number, (kind, nbytes) in enumerate(sizes.items())

@@ -22,7 +22,7 @@ from memsim.ranges import Varied
 from memsim.route import build_system
 from memsim.simulate import replayed
 from memsim.trace_cache import kept
-from memsim.units import MOST_BATCH, MOST_TOKENS, is_whole, within
+from memsim.units import MOST_BATCH, MOST_DRAFT, MOST_TOKENS, is_whole, within
 
 if TYPE_CHECKING:
     from memsim.profile_schema import Profile
@@ -60,6 +60,8 @@ def check(cells: Sequence[Cell], ask: Ask) -> None:
         raise UsageError(f"--overlap {ask.overlap:g}: expected a share from 0 to below 1, such as 0.5")
     if ask.part not in PARTS:
         raise UsageError(f"--part {ask.part}: expected one of: {', '.join(PARTS)}")
+    within("draft", ask.draft, 1, MOST_DRAFT)
+    within("accepted", ask.draft if ask.accepted is None else ask.accepted, 1, ask.draft)
     for cell in cells:
         units_of(cell, ask)
         _check_parallel(cell, ask)

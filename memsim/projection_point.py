@@ -46,6 +46,8 @@ class Ask:
     routing: str | None = None
     parallel: str | None = None
     overlap: float = 0.0
+    draft: int = 1
+    accepted: int | None = None
     slo_ps: int | None = None
 
     def recording(self, model: str, batch: int, units: int) -> dict[str, Any]:
@@ -61,6 +63,8 @@ class Ask:
             "weights_dtype": self.weights_dtype,
             "part": self.part,
             "parallel": self.parallel,
+            "draft": self.draft,
+            "accepted": self.accepted,
         }
         if self.part == "step":
             told["routing"] = self.routing

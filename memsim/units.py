@@ -15,6 +15,7 @@ from fractions import Fraction
 from memsim.errors import UsageError, nearest, shown
 
 MOST_TOKENS, MOST_BATCH = 2**27, 4096  # in a sequence, and sequences that a step is recorded for
+MOST_DRAFT = 64  # new tokens of a sequence
 
 _DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}

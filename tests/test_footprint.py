@@ -37,6 +37,29 @@ def test_it_is_the_sum_of_the_regions(tmp_path, name, context, batch, steps, uni
     assert held(tmp_path / "a") == expected
 
 
+DRAFTED = [name for name in model_names() if name != "deepseek-v4.1-flash"]
+
+
+@pytest.mark.parametrize("name", DRAFTED)
+def test_new_tokens_add_rows_and_states_and_no_weights(tmp_path, name):
+    contexts, draft = [3001, 130], 3
+    record_step(name, contexts=contexts, draft=draft, steps=2, out=tmp_path / "a")
+    model = get_model(name)
+    expected = of_model(model, contexts, steps=2, draft=draft)
+    assert held(tmp_path / "a") == expected
+    assert expected.weights == of_model(model, contexts).weights
+
+
+@pytest.mark.parametrize(("name", "words"), [("kimi-linear", "tp=2,dp=2"), ("deepseek-v4-pro", "tp=8,ep=8")])
+def test_a_whole_step_of_several_new_tokens(tmp_path, name, words):
+    parallel, batch, draft = parse_parallel(words), 3, 2
+    options = {"batch": batch, "part": "step", "parallel": parallel, "draft": draft}
+    record_step(name, 900, **options, out=tmp_path / "a")
+    ours = of_model(get_model(name), [900] * batch, parallel, part="step", draft=draft)
+    more = activations(get_model(name), batch, 132, parallel, draft)
+    assert held(tmp_path / "a") == replace(ours, activation=ours.activation + more)
+
+
 @pytest.mark.parametrize("name", [name for name in model_names() if get_model(name).selects])
 def test_staging_buffers_count(tmp_path, name):
     record_step(name, 5003, stage="kv", out=tmp_path / "a")

@@ -74,7 +74,8 @@ def test_a_product_is_that_of_float64(n, k, tokens, dtype, parts):
     ("tokens", "dtype"), [(1, "bf16"), (3, "bf16"), (40, "bf16"), (3, "fp8"), (3, "fp4")]
 )
 def test_chosen_experts_multiply_the_rows_of_their_tokens(tokens, dtype):
-    recorder, count, active, n, k = Recorder(ListSink(), "cpu"), 6, 2, 192, 256
+    sink = ListSink()
+    recorder, count, active, n, k = Recorder(sink, "cpu"), 6, 2, 192, 256
     made = linear.declare(
         recorder, 0, Matrix("x", n, k, count, coded=True, routed=True), dtype, UNITS, tokens
     )
@@ -112,6 +113,10 @@ def test_chosen_experts_multiply_the_rows_of_their_tokens(tokens, dtype):
     found = out.handle.data.reshape(tokens * active, n)
     assert close(found, expected) < (0.05 if dtype == "fp8" else 0.01)
     assert 0.3 < found.double().std() < 3
+    if dtype == "fp4":  # a block reads the scales of its own outputs alone
+        scales = [access for access in sink.accesses if access.region == made.scales.region.id]
+        assert {access.spread for access in scales} == {"even"}
+        assert sum(access.rows for access in scales) == tokens * active * n
 
 
 def test_deepgemm_cuts_as_was_captured():

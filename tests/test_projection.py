@@ -119,6 +119,24 @@ def test_short_contexts_end_where_a_step_is_one_graph(machine, parallel, most):
     assert words.startswith(f"a batch of {most:,} fits, where max ends")
 
 
+def test_new_tokens_make_a_kept_token_cheaper_and_take_room():
+    one, three = (
+        asked("deepseek-v3.2", context="4K", draft=draft, accepted=accepted)[0]
+        for draft, accepted in ((1, None), (3, 2))
+    )
+    assert (one.tokens_per_step, three.tokens_per_step) == (1, 2)
+    assert one.tpot_ps / 2 < three.tpot_ps < one.tpot_ps
+    assert three.used_bytes["hbm"] > one.used_bytes["hbm"]
+    cell, room = Cell("kimi-linear", "h200", 4096, MAX), ("tier.hbm.capacity=0.7 GB",)
+    alone, drafted = (
+        largest(cell, replace(ATTENTION, overrides=room, draft=draft))[0] for draft in (1, 8)
+    )  # 20 layers keep a state of 2.1 MB after each new token
+    assert 7 <= alone <= 0.7e9 / (4096 * 1152 * 7 + 20 * 2.2e6)  # scratch comes on top
+    assert 1 <= drafted <= 0.7e9 / (4096 * 1152 * 7 + 8 * 20 * 2.1e6) < 2
+    with pytest.raises(UsageError, match="--accepted 3: expected a whole number from 1 to 2"):
+        asked("kimi-linear", draft=2, accepted=3)
+
+
 def test_a_largest_batch_is_asked_of_kinds_alone():
     cell = Cell("kimi-linear", "h200-host", 4096, MAX)
     assert "hbm" in shortfall(cell, replace(ATTENTION, place=("kv=hbm",)), 4096)

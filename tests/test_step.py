@@ -159,6 +159,42 @@ def test_drafts_multiply_the_states_that_are_stored_and_no_weights(tmp_path):
     assert results.tpot_ps == pytest.approx(results.step_ps[0] / 3, abs=1)
 
 
+def counted(path, family, region):
+    """Rows of regions whose name ends so that a family of kernels reads, and writes, of all blocks."""
+    trace = open_trace(path)
+    mine = [known.id for known in trace.regions if known.name.endswith(region)]
+    rows = {False: 0, True: 0}
+    for kernel, accesses in trace.kernels():
+        chosen = np.isin(accesses.region, mine) & (kernel.family == family)
+        for write in rows:
+            rows[write] += int(accesses.rows[chosen & (accesses.write == write)].sum())
+    return rows[False], rows[True]
+
+
+@pytest.mark.parametrize("draft", [1, 3])
+def test_new_tokens_read_index_keys_once_and_select_each_for_itself(draft, tmp_path):
+    """One layer scores 512 keys and more, two attend to 64 rows for each new token, all are added."""
+    path = tmp_path / "step.parquet"
+    record_step(str(file_of("dsa, fp8", tmp_path)), 512, part="step", units=6, draft=draft, out=path)
+    assert counted(path, "dsa-index", ".index") == (512 + draft - 1, 0)
+    assert counted(path, "dsa-index", ".scores") == (0, sum(512 + token for token in range(draft)))
+    assert counted(path, "dsa-attend", ".kv") == (2 * 64 * draft, 0)
+    assert counted(path, "append", ".index") == (0, draft)
+    assert counted(path, "append", ".kv") == (0, 2 * draft)
+
+
+@pytest.mark.parametrize("draft", [1, 3])
+def test_new_tokens_of_v4_each_store_what_compressors_keep(draft, tmp_path):
+    """510 tokens and three new ones: one of these makes a row of CSA, each reads 128 rows of its window."""
+    path = tmp_path / "step.parquet"
+    record_step(str(file_of("v4", tmp_path)), 510, part="step", units=6, draft=draft, out=path)
+    made = sum((510 + token) % 4 == 0 for token in range(draft))
+    assert counted(path, "compress-save", ".compressor")[1] == draft * (4 + 2 * 8)
+    assert counted(path, "compress", ".kv") == (0, made)
+    assert counted(path, "csa-attend", ".window") == (draft * 128, 0)
+    assert counted(path, "append", ".window") == (0, 3 * draft)
+
+
 def test_what_a_draft_keeps_is_an_assumption(tmp_path):
     meta = record_step("kimi-linear", 128, draft=3, accepted=2, out=tmp_path / "step.parquet")
     found = [fact for fact in meta["inputs"] if fact["path"] == "step.draft"]
@@ -172,7 +208,7 @@ def test_steps_go_on_by_the_tokens_that_are_kept(tmp_path):
     assert read["kv"] == (515 + 518) * 1152
 
 
-@pytest.mark.parametrize("case", ["kda and mla", "gdn and gqa", "swa beside"])
+@pytest.mark.parametrize("case", ["kda and mla", "gdn and gqa", "swa beside", "dsa, fp8", "v4"])
 def test_both_engines_replay_a_step_with_drafts(case, tmp_path):
     path = tmp_path / "step.parquet"
     record(str(file_of(case, tmp_path)), 300, path, batch=2, part="step", units=6, draft=3)
@@ -184,7 +220,8 @@ def test_both_engines_replay_a_step_with_drafts(case, tmp_path):
 @pytest.mark.parametrize(
     ("model", "options", "wrong"),
     [
-        ("deepseek-v3.2", {"draft": 2}, "layers of kind 'dsa' are recorded for one token a step"),
+        ("deepseek-v4.1-flash", {"draft": 2}, "its candidate blocks are recorded for one token a step"),
+        ("deepseek-v3.2", {"draft": 2, "accepted": 1, "steps": 2}, "--steps 2: which rows a token selects"),
         ("kimi-linear", {"draft": 2, "device": "cpu"}, "--draft 2 with --device cpu"),
         ("kimi-linear", {"draft": 65}, "--draft 65: expected a whole number from 1 to 64"),
         ("kimi-linear", {"draft": 2, "accepted": 3}, "--accepted 3: expected a whole number from 1 to 2"),

@@ -34,8 +34,9 @@ from validation.predict_script import PS, Job, count
 from workloads import collective, costs, indexer
 from workloads.formats import INDEX_FORMATS, QUERY_FORMATS
 from workloads.record import Recorder
+from workloads.run import Run
 from workloads.shapes import GdnShape, KdaShape
-from workloads.splits import AS_PRODUCTION, SEGMENT_ROWS
+from workloads.splits import SEGMENT_ROWS
 
 FOLDER = "nvidia-h200"  # of measurements: the same part
 INDEX_HEADS, RATIO = 64, 4
@@ -66,7 +67,7 @@ def index(row: Row, system: System) -> Job:
     def run(recorder: Recorder) -> None:
         queries, keys = QUERY_FORMATS["fp8"], INDEX_FORMATS["fp8"]
         kept = indexer.Kept(queries, keys, INDEX_HEADS, picks=1, most=[entries] * batch, k=1)
-        own = indexer.declare(recorder, 0, kept, batch, AS_PRODUCTION)
+        own = indexer.declare(recorder, 0, kept, Run(batch, entries, system.initiators[0].units))
         indexer.scan(recorder, 0, own, [entries] * batch, system.initiators[0].units)
 
     with costs.tried({"kernel.dsa-index.startup": f"{warm_ps} ps"}):

@@ -102,7 +102,9 @@ def _project(kit: Kit, layer: Layer, row: list[Rows]) -> None:
 
 def _index(kit: Kit, own: IndexerRegions, lengths: Sequence[int], pool: int) -> None:
     """The new index key in its cache, the indexer's queries and weights."""
-    new, norm, cache = kit.act["index-key"], kit.norms["index-key"], (own.index, own.kept.keys)
+    draft = kit.shared.draft
+    keys = own.index.per_token(kit.tokens // draft, draft)
+    new, norm, cache = kit.act["index-key"], kit.norms["index-key"], (keys, own.kept.keys)
     kit.product("index-key", kit.act["x"], new)
     append.index_keys(kit.recorder, kit.layer, new, norm, cache, lengths, pool)
     index_queries(kit, own, tuple(tokens - 1 for tokens in lengths))

@@ -112,7 +112,8 @@ def after(kit: Kit, layer: Layer, r: V4Regions, lengths: Sequence[int]) -> None:
 
 def _insert(kit: Kit, shape: WindowShape, r: WindowRegions, positions: tuple[int, ...]) -> None:
     """Turned queries, and the row in the window's place of its position."""
-    q, row, batch = kit.act["q"], kit.act["row"], kit.tokens
+    q, row, batch, draft = kit.act["q"], kit.act["row"], kit.tokens, kit.shared.draft
+    window = r.window.per_token(batch // draft, draft)
     to = Rows(r.q, shape.heads)
     launch = row_launch("v4 insert: a block per token")
     name = kernel_name(kit.layer, "window-append")
@@ -123,7 +124,7 @@ def _insert(kit: Kit, shape: WindowShape, r: WindowRegions, positions: tuple[int
             mine = one(sequence)
             weight = kit.norms["row"].load(0, 1, mine)
             parts = packed_row(rows[sequence : sequence + 1], weight, r.kept, position)
-            r.kept.store(r.window, r.window.first(sequence, batch) + position % shape.window, parts, mine)
+            r.kept.store(window, window.first(sequence, batch) + position % shape.window, parts, mine)
         to.store(pointwise.turn(queries, positions, LATENT), dealt(to, batch, batch))
 
 

@@ -110,12 +110,13 @@ class Plan:
 class CompressorRegions:
     """Regions of one compressor.
 
-    new     [batch] values and scores of the new token
+    new     [batch x draft] values and scores of the new tokens
     bias    [ratio] what a token's scores get for its place in a row
     norm    [1] weights of the norm, bf16
     state   [batch x slots x halves of values, then of scores x pieces]
-    pooled  [batch x pieces] fp32 sums, where the norm is a pass of its own
+    pooled  [batch x draft x pieces] fp32 sums, where the norm is a pass of its own
     rows    where rows go: as the plan's format says
+    draft   new tokens of a sequence
     """
 
     new: RegionHandle
@@ -125,24 +126,28 @@ class CompressorRegions:
     pooled: RegionHandle | None
     rows: RegionHandle
     plan: Plan
+    draft: int = 1
 
 
-def declare(recorder: Recorder, layer: int, plan: Plan, rows: RegionHandle, batch: int) -> CompressorRegions:
-    """Regions of layer `layer` for `batch` sequences, whose rows go to `rows`."""
+def declare(
+    recorder: Recorder, layer: int, plan: Plan, rows: RegionHandle, batch: int, draft: int = 1
+) -> CompressorRegions:
+    """Regions of layer `layer` for `batch` sequences of `draft` new tokens, whose rows go to `rows`."""
 
     def region(name: str, kind: str, count: int, numbers: int, dtype: str = "fp32") -> RegionHandle:
         size = numbers * (2 if dtype == "bf16" else 4)
         return recorder.region(f"layer{layer}.{plan.name}{name}", kind, layer, count, size, dtype)
 
-    slots = batch * plan.slots * 2 * plan.halves * plan.pieces
+    tokens, slots = batch * draft, batch * plan.slots * 2 * plan.halves * plan.pieces
     return CompressorRegions(
-        new=region("compressor-in", "activation", batch, 2 * plan.width),
+        new=region("compressor-in", "activation", tokens, 2 * plan.width),
         bias=region("compressor-bias", "weights", plan.ratio, plan.width),
         norm=region("compressor-norm", "weights", 1, plan.dim, "bf16"),
         state=region("compressor", "state", slots, plan.columns),
-        pooled=region("pooled", "activation", batch * plan.pieces, plan.columns) if plan.split else None,
-        rows=rows,
+        pooled=region("pooled", "activation", tokens * plan.pieces, plan.columns) if plan.split else None,
+        rows=rows.per_token(batch, draft),
         plan=plan,
+        draft=draft,
     )
 
 
@@ -155,7 +160,7 @@ def fill(regions: CompressorRegions, generator: torch.Generator) -> None:
 
 
 def step(recorder: Recorder, layer: int, regions: CompressorRegions, lengths: Sequence[int]) -> None:
-    """Take in the new token of each sequence and write the rows that it completes."""
+    """Take in the new tokens, which see `lengths` rows each, and write the rows that they complete."""
     _save(recorder, layer, regions, lengths)
     if regions.pooled is None:
         _compress(recorder, layer, regions, lengths)
@@ -175,7 +180,7 @@ def _save(recorder: Recorder, layer: int, regions: CompressorRegions, lengths: S
             position = tokens - 1
             new = regions.new.load(sequence, 1, one(sequence), worked=True)
             bias = regions.bias.load(position % plan.ratio, 1, one(sequence))
-            slot = sequence * plan.slots + position % plan.slots
+            slot = sequence // regions.draft * plan.slots + position % plan.slots
             regions.state.store(slot * rows, biased(new, bias), one(sequence))
 
 
@@ -234,7 +239,7 @@ def _states(
     for half in range(plan.halves):
         first = tokens - (plan.halves - half) * plan.ratio
         if first >= 0:
-            slot = sequence * plan.slots + first % plan.slots
+            slot = sequence // regions.draft * plan.slots + first % plan.slots
             row = slot * 2 * stride + half * plan.pieces + piece
             found.append(regions.state.load(row, 2 * plan.ratio, one(block), stride=stride, worked=True))
     return found

@@ -82,7 +82,7 @@ class CsaRegions:
 def declare(recorder: Recorder, layer: int, shape: CsaShape, run: Run) -> CsaRegions:
     """Regions of layer `layer` for all sequences."""
     assert run.kv is not None or run.index is None, "a layer that makes its rows selects among them"
-    batch, entries, style = run.batch, [tokens // shape.ratio for tokens in run.rows], shape.window.style
+    entries, style = [tokens // shape.ratio for tokens in run.rows], shape.window.style
     kept = compressed(style, shape.dtype, PAGE_ROWS)
     attention = window_attend.declare(recorder, layer, shape.window, run)
     if run.kv is None:
@@ -92,13 +92,13 @@ def declare(recorder: Recorder, layer: int, shape: CsaShape, run: Run) -> CsaReg
         kv = run.kv.kv
     staged = None
     if run.staged:
-        rows = batch * kept.padded(shape.top_k)
+        rows = run.tokens * kept.padded(shape.top_k)
         staged = kept.region(recorder, f"layer{layer}.staged", "activation", layer, rows)
     if run.index is not None:
         return CsaRegions(attention, kv, (), None, run.index.indices, None, staged, kept)
     keys = None if run.kv is None else run.kv.indexer.index
-    own = indexer.declare(recorder, layer, _wanted(shape, run), batch, run.cut, keys)
-    makers = () if run.kv is not None else _makers(recorder, layer, shape, (kv, kept), own, batch)
+    own = indexer.declare(recorder, layer, _wanted(shape, run), run, keys)
+    makers = () if run.kv is not None else _makers(recorder, layer, shape, (kv, kept), own, run)
     blocks = None
     if run.blocks is not None:
         blocks = run.blocks.blocks
@@ -128,17 +128,19 @@ def _makers(
     shape: CsaShape,
     rows: tuple[RegionHandle, Format],
     own: IndexerRegions,
-    batch: int,
+    run: Run,
 ) -> tuple[CompressorRegions | LatentRegions, ...]:
     """The compressors that fill the layer's rows and keys."""
     keys = own.index, own.kept.keys
     if shape.window.style == "v4.1":
-        return (latent_compressor.declare(recorder, layer, shape.ratio, rows, keys, batch),)
+        return (latent_compressor.declare(recorder, layer, shape.ratio, rows, keys, run.batch),)
     plans = (
         (Plan("", LATENT, shape.ratio, overlap=True, kept=rows[1]), rows[0]),
         (Plan("index-", INDEX_DIM, shape.ratio, overlap=True, kept=keys[1]), keys[0]),
     )
-    return tuple(compressor.declare(recorder, layer, plan, target, batch) for plan, target in plans)
+    return tuple(
+        compressor.declare(recorder, layer, plan, target, run.batch, run.draft) for plan, target in plans
+    )
 
 
 def fill(regions: CsaRegions, generator: torch.Generator) -> None:
@@ -168,8 +170,9 @@ def step(
     run: Run,
     selected: Sequence[Int64s] | None = None,
 ) -> None:
-    """One decode step of one layer; `selected` holds entries of each sequence, ascending, or None: scores."""
-    r, units = regions, run.units
+    """One decode step of one layer; `selected` holds entries for each new token, or None: scores."""
+    r, units, sequences = regions, run.units, len(lengths)
+    lengths = run.each_token(lengths)
     for maker in r.makers:
         if isinstance(maker, LatentRegions):
             latent_compressor.step(recorder, layer, maker, lengths, run.project)
@@ -179,11 +182,13 @@ def step(
     if r.indexer is not None:
         _select(recorder, layer, r.indexer, r.blocks, entries, run, selected)
     counts = [min(count, shape.top_k) for count in entries]
-    rows = Rows(r.kv, r.kept, r.indices, None, selected, len(lengths))
+    kv = r.kv.per_token(sequences, run.draft)
+    rows = Rows(kv, r.kept, r.indices, None, selected, len(lengths))
     if r.staged is not None:
         stage.step(recorder, layer, rows, r.staged, counts)
         rows = replace(rows, staged=r.staged)
-    window_attend.step(recorder, layer, "csa-attend", shape.window, r.attention, lengths, units, rows, counts)
+    attention = window_attend.per_token(r.attention, sequences, run.draft)
+    window_attend.step(recorder, layer, "csa-attend", shape.window, attention, lengths, units, rows, counts)
 
 
 def _select(

@@ -193,7 +193,8 @@ def _layer(
             whole_step.fill(whole, number, generator)
     selected = None
     if job.selected is not None:
-        selected = job.selected.rows(number, recorder.step, job.tokens(recorder.step))
+        seen = run.each_token(job.tokens(recorder.step))
+        selected = job.selected.rows(number, recorder.step, seen, job.draft)
         run = replace(run, candidates=job.selected.candidates(number))
     if selected is not None and job.parallel.dcp > 1:
         selected = [job.parallel.here(rows) for rows in selected]

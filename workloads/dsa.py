@@ -76,7 +76,7 @@ def facts_of(shape: DsaShape) -> tuple[Fact, ...]:
 
 @dataclass(frozen=True)
 class DsaRegions:
-    """Regions of one layer, all [batch x ...].
+    """Regions of one layer, all [batch x draft x ...] but caches.
 
     indexer    of this layer, None where another layer selects
     indices    [k] int32, of this layer or of the one that selects for it
@@ -105,14 +105,14 @@ def declare(recorder: Recorder, layer: int, shape: DsaShape, run: Run) -> DsaReg
     assert shape.top_k % shape.pool == 0, f"{shape.top_k} rows are not whole pools of {shape.pool}"
     rows, k = latent_fp8(shape.attention.rope), most_gathered(shape)
     if run.index is None:
-        own = indexer.declare(recorder, layer, _kept(shape, run), run.batch, run.cut)
+        own = indexer.declare(recorder, layer, _kept(shape, run), run)
         indices = own.indices
     else:
         own, indices = None, run.index.indices
     staged = None
     if run.staged:
-        staged = rows.region(recorder, f"layer{layer}.staged", "activation", layer, run.batch * k)
-    attention = mla.regions_of(recorder, layer, shape.attention, run, rows)
+        staged = rows.region(recorder, f"layer{layer}.staged", "activation", layer, run.tokens * k)
+    attention = mla.regions_of(recorder, layer, shape.attention, run, rows, run.tokens)
     return DsaRegions(own, indices, staged, attention)
 
 
@@ -156,8 +156,9 @@ def step(
     run: Run,
     selected: Sequence[Int64s] | None = None,
 ) -> None:
-    """One decode step of one layer; `selected` holds rows for each sequence, ascending, or None: scores."""
-    r, units, batch = regions, run.units, len(lengths)
+    """One decode step of one layer; `selected` holds rows for each new token, ascending, or None: scores."""
+    r, units, sequences = regions, run.units, len(lengths)
+    lengths = run.each_token(lengths)
     if r.indexer is not None:
         entries = [tokens // shape.pool for tokens in lengths]
         choices = [choice_of(shape, tokens) for tokens in lengths]
@@ -170,7 +171,8 @@ def step(
         assert selected is not None, "rows of several GPUs are selected beforehand"
         counts = [len(mine) for mine in selected]
     kept = r.attention.rows
-    rows = dsa_attend.Rows(r.attention.kv, kept, r.indices, None, selected, batch)
+    kv = r.attention.kv.per_token(sequences, run.draft)
+    rows = dsa_attend.Rows(kv, kept, r.indices, None, selected, len(lengths))
     if r.staged is not None:
         stage.step(recorder, layer, rows, r.staged, counts)
         rows = replace(rows, staged=r.staged)

@@ -41,31 +41,37 @@ def step(
     entries: Sequence[int],
     units: int,
     kept: tuple[Format, Format],
+    draft: int = 1,
 ) -> None:
-    """Scores of the first `entries` keys of each sequence, which may be none.
+    """Scores of the first `entries` keys for each of `draft` new tokens of a sequence; they may be none.
 
-    q [batch x heads], weights [batch] rows of one fp32 a head, keys [batch x padded rows], scores
-    [batch x padded rows] fp32; `kept` is how queries and keys are.
+    q [batch x draft x heads], weights [batch x draft] rows of one fp32 a head, keys [batch x padded rows],
+    scores [batch x draft x padded rows] fp32; `kept` is how queries and keys are. A sequence's keys are read
+    once for all its new tokens.
     """
-    batch = len(entries)
-    heads = q.region.rows // batch
+    tokens, batch = len(entries), len(entries) // draft
+    heads = q.region.rows // tokens
     queries_kept, keys_kept = kept
-    schedule = even_segments([-(-rows // SEGMENT_ROWS) for rows in entries], units)
-    launch = _launch(heads, keys_kept)
+    schedule = even_segments([-(-rows // SEGMENT_ROWS) for rows in entries[draft - 1 :: draft]], units)
+    launch = _launch(heads * draft, keys_kept)
     with recorder.kernel(f"layer{layer}.dsa-index", "dsa-index", layer, units, launch):
         for sequence, shares in enumerate(schedule):
             if not shares:
                 continue
             readers = each(shares[0].part, shares[-1].part)
-            queries = q.load(sequence * heads, heads, readers)
-            weight = weights.load(sequence, 1, readers)
+            own = range(sequence * draft, (sequence + 1) * draft)
+            queries = q.load(own.start * heads, heads * draft, readers)
+            weight = weights.load(own.start, draft, readers)
             for share in shares:
                 first = share.first_tile * SEGMENT_ROWS
-                rows = min(share.tiles * SEGMENT_ROWS, entries[sequence] - first)
-                at, to = (handle.first(sequence, batch) + first for handle in (keys, scores))
-                parts = keys_kept.load(keys, at, rows, one(share.part))
-                scored = score(queries, weight, queries_kept, keys_kept, *parts)
-                scores.store(to, scored, one(share.part))
+                rows = min(share.tiles * SEGMENT_ROWS, entries[own[-1]] - first)
+                parts = keys_kept.load(keys, keys.first(sequence, batch) + first, rows, one(share.part))
+                for number, token in enumerate(own):
+                    mine = queries[number * heads : (number + 1) * heads]
+                    scored = score(mine, weight[number : number + 1], queries_kept, keys_kept, *parts)
+                    scored = scored[: entries[token] - first]
+                    if len(scored):
+                        scores.store(scores.first(token, tokens) + first, scored, one(share.part))
 
 
 @arithmetic

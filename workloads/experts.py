@@ -184,8 +184,8 @@ def grouped(
     across = -(-matrix.n // tile.outputs)
     waves = [-(-rows // tile.rows) if aligned else rows for rows in chosen.rows]
     blocks = max(1, across * sum(waves))
-    name = kernel_name(layer, matrix.name)
-    with recorder.kernel(name, "experts", layer, blocks, _launch(linear, tile)):
+    name, family = kernel_name(layer, matrix.name), "experts-fp4" if linear.dtype == "fp4" else "experts"
+    with recorder.kernel(name, family, layer, blocks, _launch(linear, tile), cost="experts"):
         found = lookup.load(0, lookup.region.rows, each(0, blocks - 1))
         made, block = [], 0
         for expert, pairs, wave in zip(chosen.experts, chosen.pairs, waves, strict=True):
@@ -212,12 +212,13 @@ def _one(
     # Blocks of more rows than a tile holds read the weights again, and those of each pair where rows are not
     # brought together: every wave of them reads all.
     across = -(-matrix.n // tile.outputs)
-    waves = (blocks[1] - blocks[0] + 1) // across
-    for wave in range(waves):
-        at = blocks[0] + wave * across
-        packed = linear.weights.load(expert * share, share, even(at, at + across - 1, grain), worked=True)
     scales = None
-    if linear.scales is not None:
+    for at in range(blocks[0], blocks[1] + 1, across):
+        last = at + across - 1
+        packed = linear.weights.load(expert * share, share, even(at, last, grain), worked=True)
+        if linear.scales is not None and linear.dtype == "fp4":  # of its own outputs
+            scales = linear.scales.load(expert * matrix.n, matrix.n, even(at, last, tile.outputs))
+    if linear.scales is not None and linear.dtype == "fp8":  # few: a block reads all
         count = linear.scales.region.rows // matrix.count
         scales = linear.scales.load(expert * count, count, mine)
     return times(given, packed, scales, matrix.n, matrix.k)

@@ -19,7 +19,7 @@ import torch
 
 from workloads.arithmetic import arithmetic
 from workloads.facts import Fact
-from workloads.grid import Shape, each, one
+from workloads.grid import Blocks, Shape, each, one
 from workloads.record import Recorder, RegionHandle
 from workloads.run import Run
 from workloads.shapes import GqaShape
@@ -79,7 +79,7 @@ class GqaRegions:
 
     q, out   [batch x heads] queries; [batch x heads x pieces] outputs in pieces of 128 columns
     k, v     [batch x key heads x padded rows]
-    sink     [heads] fp32, a logit that joins a head's sum, or None
+    sink     [heads of a token] fp32, a logit that joins a head's sum, or None
     partial, lse   [splits x heads x pieces] fp32 values, and [splits x heads] their log-sum-exps
     """
 
@@ -121,7 +121,7 @@ def regions_of(
         q=region("q", "activation", queries, shape.key_dim * 2, "bf16"),
         k=region(names[0], "kv", sum(sizes), shape.key_dim * 2, "bf16").dealt(sizes),
         v=region(names[1], "kv", sum(sizes), shape.value_dim * 2, "bf16").dealt(sizes),
-        sink=region("sink", "weights", shape.heads, 4, "fp32") if sink else None,
+        sink=region("sink", "weights", shape.heads // run.draft, 4, "fp32") if sink else None,
         partial=region("partial", "activation", splits * pieces, columns * 4, "fp32"),
         lse=region("partial-lse", "activation", splits, 4, "fp32"),
         out=region("out", "output", queries * pieces, columns * 2, "bf16"),
@@ -211,7 +211,7 @@ def _attend_group(
     base = regions.k.first(sequence * shape.kv_heads + head, len(rows) * shape.kv_heads)
     mine = one(block)
     q = regions.q.load(sequence * shape.heads + first_query, group, each(block, block + len(shares) - 1))
-    sink = None if regions.sink is None else regions.sink.load(first_query, group, mine)
+    sink = None if regions.sink is None else _sinks(regions.sink, head, shape, mine)
     for number, share in enumerate(shares):
         mine, first = one(block + number), share.first_tile * tile.rows
         count = min(share.tiles * tile.rows, rows[sequence] - first)
@@ -224,6 +224,12 @@ def _attend_group(
             at = share.part * shape.heads + first_query
             regions.partial.store(at * pieces, values, mine)
             regions.lse.store(at, lse, mine)
+
+
+def _sinks(sink: RegionHandle, head: int, shape: GqaShape, mine: Blocks) -> torch.Tensor:
+    """Logits [queries, 1] of a key head's queries, the same for each new token."""
+    own = sink.region.rows // shape.kv_heads
+    return sink.load(head * own, own, mine).repeat(shape.heads // sink.region.rows, 1)
 
 
 def _combine(

@@ -46,7 +46,8 @@ def declare(recorder: Recorder, layer: int, shape: HcaShape, run: Run) -> HcaReg
     attention = window_attend.declare(recorder, layer, shape.window, run)
     kv = kept.region(recorder, f"layer{layer}.kv", "kv", layer, sum(sizes)).dealt(sizes)
     plan = Plan("", LATENT, shape.ratio, overlap=False, kept=kept, split=True)
-    return HcaRegions(attention, kv, compressor.declare(recorder, layer, plan, kv, run.batch), kept)
+    maker = compressor.declare(recorder, layer, plan, kv, run.batch, run.draft)
+    return HcaRegions(attention, kv, maker, kept)
 
 
 def fill(regions: HcaRegions, generator: torch.Generator) -> None:
@@ -66,9 +67,11 @@ def step(
     selected: None = None,
 ) -> None:
     """One decode step of one layer; `lengths` are the tokens of each sequence, the new one included."""
+    sequences, lengths = len(lengths), run.each_token(lengths)
     compressor.step(recorder, layer, regions.compressor, lengths)
-    rows = AllRows(regions.kv, regions.kept, len(lengths))
+    rows = AllRows(regions.kv.per_token(sequences, run.draft), regions.kept, len(lengths))
+    attention = window_attend.per_token(regions.attention, sequences, run.draft)
     counts = [tokens // shape.ratio for tokens in lengths]
     window_attend.step(
-        recorder, layer, "hca-attend", shape.window, regions.attention, lengths, run.units, rows, counts
+        recorder, layer, "hca-attend", shape.window, attention, lengths, run.units, rows, counts
     )

@@ -15,6 +15,7 @@ from workloads.codes import quantise
 from workloads.dsa_topk import Choice, Int64s
 from workloads.formats import Format
 from workloads.record import Recorder, RegionHandle
+from workloads.run import Run
 from workloads.splits import AS_PRODUCTION, CANDIDATE_BYTES, Cut, candidate_rows
 from workloads.tensors import normal
 
@@ -40,14 +41,15 @@ class Kept:
 
 @dataclass(frozen=True)
 class IndexerRegions:
-    """Regions of one layer, all [batch x ...].
+    """Regions of one layer, all [batch x draft x ...] but the keys.
 
-    index          [padded entries] index keys
+    index          [batch x padded entries] index keys
     index_q        [index heads] queries
     index_weights  [1] one fp32 an index head, the scales of e4m3 queries folded in
     scores         [padded entries] fp32
     candidates     [blocks x picks] of long contexts' top-k, or None
     indices        [k] int32
+    draft          new tokens of a sequence
     """
 
     index: RegionHandle
@@ -57,26 +59,29 @@ class IndexerRegions:
     candidates: RegionHandle | None
     indices: RegionHandle
     kept: Kept
+    draft: int = 1
 
 
 def declare(
-    recorder: Recorder, layer: int, kept: Kept, batch: int, cut: Cut, keys: RegionHandle | None = None
+    recorder: Recorder, layer: int, kept: Kept, run: Run, keys: RegionHandle | None = None
 ) -> IndexerRegions:
-    """Regions of layer `layer` for `batch` sequences; `keys` are another layer's."""
+    """Regions of layer `layer` for all sequences; `keys` are another layer's."""
     name, sizes = f"layer{layer}", [kept.keys.padded(entries) for entries in kept.most]
-    candidates = candidate_rows(batch, kept.picks, max(kept.most), cut)
+    tokens, each = run.tokens, [size for size in sizes for _ in range(run.draft)]
+    candidates = candidate_rows(tokens, kept.picks, max(kept.most), run.cut)
 
     def region(called: str, count: int, row_bytes: int, dtype: str) -> RegionHandle:
         return recorder.region(f"{name}.{called}", "activation", layer, count, row_bytes, dtype)
 
     return IndexerRegions(
         index=keys or kept.keys.region(recorder, f"{name}.index", "index", layer, sum(sizes)).dealt(sizes),
-        index_q=kept.queries.region(recorder, f"{name}.index-q", "activation", layer, batch * kept.heads),
-        index_weights=region("index-weights", batch, kept.heads * 4, "fp32"),
-        scores=region("scores", sum(sizes), 4, "fp32").dealt(sizes),
+        index_q=kept.queries.region(recorder, f"{name}.index-q", "activation", layer, tokens * kept.heads),
+        index_weights=region("index-weights", tokens, kept.heads * 4, "fp32"),
+        scores=region("scores", sum(each), 4, "fp32").dealt(each),
         candidates=region("candidates", candidates, CANDIDATE_BYTES, "bytes") if candidates else None,
-        indices=region("indices", batch * kept.k, 4, "int32"),
+        indices=region("indices", tokens * kept.k, 4, "int32"),
         kept=kept,
+        draft=run.draft,
     )
 
 
@@ -100,9 +105,10 @@ def fill(regions: IndexerRegions, generator: torch.Generator, *, keys: bool = Tr
 
 
 def scan(recorder: Recorder, layer: int, regions: IndexerRegions, entries: Sequence[int], units: int) -> None:
-    """Score the first `entries` keys of each sequence."""
+    """Score the first `entries` keys for each new token."""
     r, formats = regions, (regions.kept.queries, regions.kept.keys)
-    dsa_index.step(recorder, layer, r.index_q, r.index_weights, r.index, r.scores, entries, units, formats)
+    reads = (r.index_q, r.index_weights, r.index)
+    dsa_index.step(recorder, layer, *reads, r.scores, entries, units, formats, r.draft)
 
 
 def select(

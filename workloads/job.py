@@ -6,10 +6,10 @@ What `record_step` is asked for enters, a `Job` leaves; every mistake is a Usage
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from memsim.errors import UsageError
-from memsim.units import MOST_BATCH, MOST_TOKENS, within
+from memsim.units import MOST_BATCH, MOST_DRAFT, MOST_TOKENS, within
 from workloads import step as whole_step
 from workloads.gqa import tile_of
 from workloads.models import get_model
@@ -19,11 +19,9 @@ from workloads.parallel import ALONE, Parallel, gathered, shard
 from workloads.routing import Routing, routing_of
 from workloads.run import Run
 from workloads.selected import Selected
-from workloads.shapes import GqaShape, MlaShape, Shape, SwaShape
+from workloads.shapes import CsaShape, GqaShape, Shape, SwaShape, drafted
 
 MOST_STEPS, MOST_UNITS = 10_000, 65_536
-MOST_DRAFT = 64
-DRAFTED = ("kda", "gdn", "mla", "gqa", "swa")
 DEVICES = ("cpu", "cuda", "meta")
 PARTS = ("attention", "step")
 STAGES = ("kv",)
@@ -71,8 +69,7 @@ class Job:
 
     def each_token(self, step: int) -> list[int]:
         """Rows of each sequence on this GPU as each of its new tokens sees them, sequence after sequence."""
-        first = 1 - self.draft
-        return [rows + more for rows in self.rows(step) for more in range(first, 1)]
+        return self.run.each_token(self.rows(step))
 
     def shape(self, shape: Shape) -> Shape:
         """What an attention kernel sees: heads of all GPUs that share positions, for each new token."""
@@ -119,7 +116,7 @@ def job_of(
     if stage is not None:
         known("stage", stage, STAGES)
     _check_parallel(parallel, len(contexts), device)
-    _check_draft(whole, draft, accepted, device, parallel)
+    _check_draft(whole, draft, accepted, steps, device, parallel)
     drawn = _selected(whole, device, selection, stage, seed)
     experts = None
     if routing is not None and part != "step":
@@ -144,16 +141,9 @@ def job_of(
     )
 
 
-def drafted(shape: Shape, draft: int) -> Shape:
-    """Queries of all new tokens of a sequence read the same rows: as so many times the heads."""
-    if isinstance(shape, MlaShape | GqaShape):
-        return replace(shape, heads=shape.heads * draft)
-    if isinstance(shape, SwaShape):
-        return replace(shape, attention=replace(shape.attention, heads=shape.attention.heads * draft))
-    return shape
-
-
-def _check_draft(model: Model, draft: int, accepted: int | None, device: str, parallel: Parallel) -> None:
+def _check_draft(
+    model: Model, draft: int, accepted: int | None, steps: int, device: str, parallel: Parallel
+) -> None:
     """UsageError for what is not recorded of several new tokens a step."""
     within("draft", draft, 1, MOST_DRAFT)
     within("accepted", 1 if accepted is None else accepted, 1, draft)
@@ -163,11 +153,16 @@ def _check_draft(model: Model, draft: int, accepted: int | None, device: str, pa
         raise UsageError(f"--draft {draft} with --device {device}: no mask between new tokens; use meta")
     if parallel.dcp > 1:
         raise UsageError(f"--draft {draft} with --parallel {parallel.words}: positions are shared; use dcp=1")
+    if model.selects and steps > 1 and accepted not in (None, draft):
+        raise UsageError(
+            f"--draft {draft} --accepted {accepted} with model '{model.name}' and --steps {steps}: which "
+            "rows a token selects that comes a second time is not known; use --steps 1, or accept all"
+        )
     for layer in model.layers:
-        if layer.kind not in DRAFTED:
+        if isinstance(layer.shape, CsaShape) and layer.shape.window.style != "v4":
             raise UsageError(
-                f"--draft {draft} with model '{model.name}': layers of kind '{layer.kind}' are recorded for "
-                f"one token a step; models of {', '.join(DRAFTED)} layers have drafts"
+                f"--draft {draft} with model '{model.name}': its candidate blocks are recorded for one token "
+                "a step; take another model"
             )
         shape = layer.shape.attention if isinstance(layer.shape, SwaShape) else layer.shape
         if isinstance(shape, GqaShape):

@@ -70,10 +70,12 @@ def declare(recorder: Recorder, layer: int, shape: MlaShape, run: Run) -> MlaReg
     return regions_of(recorder, layer, shape, run, plain(LATENT + shape.rope, shape.dtype))
 
 
-def regions_of(recorder: Recorder, layer: int, shape: MlaShape, run: Run, rows: Format) -> MlaRegions:
-    """Regions of a layer with latent rows kept as `rows`."""
-    name, batch = f"layer{layer}", run.batch
-    queries, most = batch * shape.heads, batch + flash_mla_parts(run.units, shape.heads)
+def regions_of(
+    recorder: Recorder, layer: int, shape: MlaShape, run: Run, rows: Format, asking: int = 0
+) -> MlaRegions:
+    """Regions of a layer with latent rows kept as `rows`; `asking` tokens do, 0: one a sequence."""
+    name, asking = f"layer{layer}", asking or run.batch
+    queries, most = asking * shape.heads, asking + flash_mla_parts(run.units, shape.heads)
     sizes = [padded(tokens) for tokens in run.rows]
     return MlaRegions(
         q=recorder.region(f"{name}.q", "activation", layer, queries, rows.width * 2, "bf16"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from itertools import accumulate
 from typing import Protocol
 
@@ -202,6 +203,16 @@ class RegionHandle:
             assert len(self._firsts) == batch + 1, f"region {self.region.name!r}: not of {batch} sequences"
             return self._firsts[sequence]
         return sequence * (self.region.rows // batch)
+
+    def per_token(self, sequences: int, draft: int) -> RegionHandle:
+        """The same region for `draft` new tokens of each sequence, each of which sees all of its rows."""
+        if draft == 1:
+            return self
+        assert self.recorder.is_meta, f"region {self.region.name!r}: data is not shared by its views"
+        view = copy(self)
+        firsts = [self.first(sequence, sequences) for sequence in range(sequences)]
+        view._firsts = (*(first for first in firsts for _ in range(draft)), self.region.rows)
+        return view
 
     @property
     def shape(self) -> tuple[int, int]:

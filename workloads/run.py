@@ -52,6 +52,15 @@ class Run:
     merge: Callable[[IndexerRegions], None] | None = None
 
     @property
+    def tokens(self) -> int:
+        """New tokens of all sequences."""
+        return self.batch * self.draft
+
+    def each_token(self, lengths: Sequence[int]) -> list[int]:
+        """Rows as each new token sees them, sequence after sequence; `lengths` are those of the last ones."""
+        return [rows + more for rows in lengths for more in range(1 - self.draft, 1)]
+
+    @property
     def rows(self) -> list[int]:
         """Tokens that each sequence has at most."""
         return [self.most_rows] * self.batch if self.lengths is None else list(self.lengths)

@@ -44,8 +44,11 @@ class Selected:
         source = self.layers[layer].blocks_from
         return self._candidates.get(layer if source is None else source)
 
-    def rows(self, number: int, step: int, lengths: Sequence[int]) -> list[Int64s] | None:
-        """Gathered rows of each sequence; None for a layer that reads all. Asked for in order."""
+    def rows(self, number: int, step: int, lengths: Sequence[int], draft: int = 1) -> list[Int64s] | None:
+        """Gathered rows of each of `draft` tokens of each sequence, which select as if in steps of their own.
+
+        `lengths` are those that each token sees. None for a layer that reads all. Asked for in order.
+        """
         layer = self.layers[number]
         if not layer.selects:
             return None
@@ -56,7 +59,8 @@ class Selected:
                     for sequence, tokens in enumerate(lengths)
                 ]
             self._rows[number] = [
-                self._drawn(layer, number, sequence, step, tokens) for sequence, tokens in enumerate(lengths)
+                self._drawn(layer, number, token // draft, step * draft + token % draft, tokens)
+                for token, tokens in enumerate(lengths)
             ]
         return self._rows[number if layer.index_from is None else layer.index_from]
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 DIM = 128  # of a KDA or GDN key and of a value, and of an index key
 CHANNELS = 256  # channels of a convolution program
@@ -214,3 +214,15 @@ class CsaShape:
 
 
 Shape = KdaShape | GdnShape | MlaShape | GqaShape | SwaShape | DsaShape | WindowShape | HcaShape | CsaShape
+
+
+def drafted(shape: Shape, draft: int) -> Shape:
+    """The shape for `draft` new tokens of a sequence: where all read the same rows, so many times the heads.
+
+    Elsewhere (selected rows, windows of V4, states) each new token is one of its own to the kernels.
+    """
+    if isinstance(shape, MlaShape | GqaShape):
+        return replace(shape, heads=shape.heads * draft)
+    if isinstance(shape, SwaShape):
+        return replace(shape, attention=replace(shape.attention, heads=shape.attention.heads * draft))
+    return shape

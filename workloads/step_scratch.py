@@ -17,8 +17,8 @@ from workloads.record import ListSink, Recorder
 
 
 @lru_cache(maxsize=256)
-def activations(model: Model, batch: int, units: int, parallel: Parallel = ALONE) -> int:
-    """Bytes for `batch` sequences over all groups of GPUs, on the one that has most of them.
+def activations(model: Model, batch: int, units: int, parallel: Parallel = ALONE, draft: int = 1) -> int:
+    """Bytes for `batch` sequences of `draft` new tokens over all groups, on the GPU that has most of them.
 
     model  the whole model: it is cut here; UsageError where it cannot be, or has no weights
     """
@@ -26,8 +26,8 @@ def activations(model: Model, batch: int, units: int, parallel: Parallel = ALONE
     cut, sink = shard(model, parallel), ListSink()
     assert cut.weights is not None
     recorder, mine = Recorder(sink, "meta"), -(-batch // parallel.dp)
-    made = whole_step.declare(recorder, cut, mine, units, cut.weights.dtype, None, 0)
-    shared = Exchanges(recorder, parallel, mine)
+    made = whole_step.declare(recorder, cut, mine, units, cut.weights.dtype, None, 0, draft)
+    shared = Exchanges(recorder, parallel, mine * draft)
     exchanges.with_sums(shared, made.outer.kit.act["x"], whole_step.logits(made))
     if made.routed is not None and parallel.dp > 1:
         whole_step.with_groups(made, parallel.dp, shared.bring, shared.back)

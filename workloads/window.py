@@ -41,4 +41,5 @@ def step(
     selected: None = None,
 ) -> None:
     """One decode step of one layer; `lengths` are the tokens of each sequence, the new one included."""
-    window_attend.step(recorder, layer, "window-attend", shape, regions, lengths, run.units)
+    r, tokens = window_attend.per_token(regions, len(lengths), run.draft), run.each_token(lengths)
+    window_attend.step(recorder, layer, "window-attend", shape, r, tokens, run.units)

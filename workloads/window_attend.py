@@ -13,7 +13,7 @@ pages of the window beside the ring, tiles of padding, and the write of the wind
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -72,7 +72,7 @@ V41_FACT = Fact(
 class WindowRegions:
     """Regions of one layer.
 
-    q, out   [batch x heads] of 512 bf16
+    q, out   [batch x draft x heads] of 512 bf16
     window   [batch x padded window] rows as the style says
     sink     [heads] fp32
     """
@@ -112,8 +112,8 @@ class AllRows:
 def declare(recorder: Recorder, layer: int, shape: WindowShape, run: Run) -> WindowRegions:
     """Regions of layer `layer` for all sequences."""
     name, kept = f"layer{layer}", WINDOW_FORMATS[shape.style]
-    queries, rows = run.batch * shape.heads, run.batch * kept.padded(shape.window)
-    most = run.batch + flash_mla_parts(run.units, shape.heads)
+    queries, rows = run.tokens * shape.heads, run.batch * kept.padded(shape.window)
+    most = run.tokens + flash_mla_parts(run.units, shape.heads)
     return WindowRegions(
         q=recorder.region(f"{name}.q", "activation", layer, queries, LATENT * 2, "bf16"),
         window=kept.region(recorder, f"{name}.window", "kv", layer, rows),
@@ -133,6 +133,11 @@ def fill(regions: WindowRegions, generator: torch.Generator) -> None:
         handle.zero()
 
 
+def per_token(regions: WindowRegions, sequences: int, draft: int) -> WindowRegions:
+    """The same for kernels to which each of `draft` new tokens is one of its own."""
+    return replace(regions, window=regions.window.per_token(sequences, draft))
+
+
 def step(
     recorder: Recorder,
     layer: int,
@@ -144,7 +149,7 @@ def step(
     compressed: Rows | None = None,
     counts: Sequence[int] = (),
 ) -> None:
-    """Attention of each sequence over its window and its first `counts` of the `compressed` rows."""
+    """Attention of each token over its window and its first `counts` of the `compressed` rows."""
     heads, group = shape.heads, head_blocks(shape.heads)
     parts = flash_mla_parts(units, heads)
     ring = AllRows(regions.window, regions.kept, len(lengths))

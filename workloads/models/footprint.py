@@ -19,6 +19,7 @@ from workloads.models import matrices, region_bytes
 from workloads.models.model import Layer, Model
 from workloads.models.region_bytes import LayerRun
 from workloads.parallel import ALONE, Parallel, gathered, shard
+from workloads.shapes import drafted
 
 UNITS = 132  # of an H200
 PARTS = ("attention", "step")
@@ -62,6 +63,7 @@ def of_model(
     steps: int = 1,
     units: int = UNITS,
     staged: bool = False,
+    draft: int = 1,
 ) -> Footprint:
     """Bytes that the GPU with most of the batch holds while it decodes a step of `contexts`.
 
@@ -70,20 +72,22 @@ def of_model(
     part      `attention`: the attention's own regions; `step`: with all weights
     steps     after the first, each sequence has a row more
     staged    selected rows are gathered into a buffer
+    draft     new tokens that a step computes of each sequence, all of which it keeps: recurrent states are
+              stored after each, rows and keys are added, weights are the same
 
     UsageError where the model cannot be spread so.
     """
     cut = shard(model, parallel)
-    rows = [parallel.rows(tokens + steps - 1) for tokens in parallel.sequences(contexts)]
-    run = LayerRun(max(rows), units, staged)
+    rows = [parallel.rows(tokens + steps * draft - 1) for tokens in parallel.sequences(contexts)]
+    run = LayerRun(max(rows), units, staged, draft)
     found = Footprint()
-    for layer, count in Counter(_plain(layer, parallel) for layer in cut.layers).items():
+    for layer, count in Counter(_plain(layer, parallel, draft) for layer in cut.layers).items():
         of_sequences = (_sequence(layer, run, held) * times for held, times in Counter(rows).items())
         found += sum(of_sequences, _fixed(layer, run)) * count
     for shape in {layer.shape for layer in cut.layers} if parallel.dcp > 1 else ():
         found += Footprint(**region_bytes.of_positions(shape, parallel.dcp)) * len(rows)
     if part == "step":
-        found += Footprint(weights=_matrices(cut), exchange=_sums(cut, parallel) * len(rows))
+        found += Footprint(weights=_matrices(cut), exchange=_sums(cut, parallel) * len(rows) * draft)
     return found
 
 
@@ -99,12 +103,12 @@ def most_sequences(
     return (1 + (free_bytes - one) // (two - one)) * parallel.dp
 
 
-def _plain(layer: Layer, parallel: Parallel) -> Layer:
+def _plain(layer: Layer, parallel: Parallel, draft: int) -> Layer:
     """The layer as its attention sees it, without the numbers of the layers that it shares with."""
     return Layer(
         "",
         layer.kind,
-        gathered(layer.shape, parallel),
+        drafted(gathered(layer.shape, parallel), draft),
         layer.projections,
         *(None if source is None else 0 for source in (layer.index_from, layer.kv_from, layer.blocks_from)),
     )

@@ -45,11 +45,14 @@ Kinds = Counter[str]
 
 @dataclass(frozen=True)
 class LayerRun:
-    """How a layer is run: rows of the longest sequence, units, and whether selected rows are staged."""
+    """How a layer is run: rows of the longest sequence, units, whether selected rows are staged, new tokens
+    of a sequence (the heads of shapes whose queries all read the same rows are multiplied by them already).
+    """
 
     most_rows: int
     units: int
     staged: bool
+    draft: int = 1
 
 
 def of_layer(layer: Layer, run: LayerRun) -> Kinds:
@@ -62,7 +65,7 @@ def of_layer(layer: Layer, run: LayerRun) -> Kinds:
     if isinstance(shape, DsaShape):
         return Counter(activation=_partials(shape.attention.heads, run))
     if isinstance(shape, SwaShape):
-        sinks = Counter(weights=shape.attention.heads * 4 if shape.sink else 0)
+        sinks = Counter(weights=shape.attention.heads // run.draft * 4 if shape.sink else 0)
         return sinks + _gqa_splits(shape.attention, run.units // shape.attention.kv_heads + 1)
     if isinstance(shape, GqaShape):
         return _gqa_splits(shape, run.units // shape.kv_heads + 1)
@@ -79,6 +82,23 @@ def of_layer(layer: Layer, run: LayerRun) -> Kinds:
 
 def of_sequence(layer: Layer, run: LayerRun, rows: int) -> Kinds:
     """What a sequence of `rows` rows adds."""
+    found, shape = _of_token(layer, run, rows), layer.shape
+    if not isinstance(shape, MlaShape | GqaShape | SwaShape):
+        found["activation"] *= run.draft
+        found["output"] *= run.draft
+    if isinstance(shape, KdaShape | GdnShape):
+        found["state"] += (run.draft - 1) * _heads(shape) * DIM * DIM * 4
+    return found
+
+
+def _heads(shape: KdaShape | GdnShape) -> int:
+    """Heads that have a state."""
+    heads: int = shape.heads if isinstance(shape, KdaShape) else shape.value_heads
+    return heads
+
+
+def _of_token(layer: Layer, run: LayerRun, rows: int) -> Kinds:
+    """What a sequence of `rows` rows and one new token adds."""
     shape = layer.shape
     if isinstance(shape, KdaShape):
         return _delta(shape, shape.heads, DIM)
