@@ -42,11 +42,11 @@ def largest(cell: Cell, ask: Ask) -> tuple[int, str]:
 
 def shortfall(cell: Cell, ask: Ask, batch: int) -> str:
     """Why a batch does not fit the tiers that the rules place it in; "" if it does."""
-    for rule in ask.place:
-        if rule.partition("=")[0] not in REGION_KINDS:
-            raise UsageError(
-                f"--batch max with --place '{rule}': expected rules by kind, such as kv=host; give a number"
-            )
+    rule = _not_by_kind(ask)
+    if rule:
+        raise UsageError(
+            f"--batch max with --place '{rule}': expected rules by kind, such as kv=host; give a number"
+        )
     system = build_system(machine_of(cell.machine, ask.overrides)[0])
     regions = _regions(cell, ask, batch)
     try:
@@ -54,6 +54,16 @@ def shortfall(cell: Cell, ask: Ask, batch: int) -> str:
     except DoesNotFit as error:
         return str(error)
     return ""
+
+
+def known_shortfall(cell: Cell, ask: Ask, batch: int) -> str:
+    """As `shortfall`, before anything is recorded; "" also where only a recording can tell."""
+    return "" if _not_by_kind(ask) else shortfall(cell, ask, batch)
+
+
+def _not_by_kind(ask: Ask) -> str:
+    """The first rule that names no kind of region, or ""."""
+    return next((rule for rule in ask.place if rule.partition("=")[0] not in REGION_KINDS), "")
 
 
 def _regions(cell: Cell, ask: Ask, batch: int) -> list[Region]:

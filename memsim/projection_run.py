@@ -25,7 +25,7 @@ from memsim.errors import DoesNotFit, OutputError
 from memsim.jit import is_compiled
 from memsim.output import check_writable
 from memsim.progress import Progress
-from memsim.projection_batch import largest
+from memsim.projection_batch import known_shortfall, largest
 from memsim.projection_cell import machine_of, trace_of, units_of
 from memsim.projection_point import Ask, Cell, Point, about, from_document, priced, refused
 from memsim.route import build_system
@@ -84,6 +84,9 @@ def point_of(cell: Cell, ask: Ask) -> Point:
         if not batch:
             return refused(cell, ask, 1, why, notes)
         notes.append(why)
+    lacks = known_shortfall(cell, ask, batch)
+    if lacks:
+        return refused(cell, ask, batch, lacks, notes)
     profile, varied = machine_of(cell.machine, ask.overrides)
     with trace_of(cell, ask, batch) as trace:
         try:

@@ -81,6 +81,31 @@ def test_what_does_not_fit_is_a_point_that_says_by_how_much():
     assert refused.tokens_per_s_per_user == 0
 
 
+@pytest.mark.parametrize(
+    ("part", "model", "place"),
+    [
+        ("attention", "kimi-linear-all-mla", ()),
+        ("attention", "deepseek-v3.2", ("kv=host",)),
+        ("step", "kimi-linear", ()),
+        ("step", "qwen3-next", ("weights=host",)),
+    ],
+)
+def test_what_does_not_fit_is_told_as_a_replay_tells_it_and_is_not_recorded(part, model, place, monkeypatch):
+    cell = Cell(model, "h200-host", 32768, 1)
+    ask = Ask(part=part, place=place, overrides=("tier.hbm.capacity=20 MB",))
+    with monkeypatch.context() as patch:
+        patch.setattr(projection_run, "trace_of", lambda *_: pytest.fail("it is recorded"))
+        at_once = projection_run.point_of(cell, ask)
+    monkeypatch.setattr(projection_run, "known_shortfall", lambda *_: "")
+    assert at_once.refused
+    assert projection_run.point_of(cell, ask) == at_once
+
+
+def test_rules_for_regions_are_left_to_the_replay():
+    (point,) = asked("kimi-linear-all-mla", context="128K", overrides=SMALL, place="layer:0-3=hbm")
+    assert "GB too many" in point.refused
+
+
 def test_cells_come_in_the_order_of_the_grid():
     points = asked("kimi-linear", "qwen3-next", context=["1K", "4K"])
     assert [(point.model, point.context_tokens) for point in points] == [
