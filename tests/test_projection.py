@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from memsim import cli, projection_batch, projection_run, trace_cache
-from memsim.errors import UsageError
+from memsim import cli, projection_batch, projection_plot, projection_run, trace_cache
+from memsim.errors import MissingExtra, UsageError
 from memsim.projection import project
 from memsim.projection_batch import largest, shortfall, within
 from memsim.projection_point import MAX, Ask, Cell, from_document
@@ -267,6 +267,19 @@ def test_processes_give_what_one_does(tmp_path, monkeypatch):
 def test_wrong_words_are_told_before_anything_runs(capsys, words, message):
     assert cli.run(["project", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_all_but_the_figure_is_there_without_matplotlib(capsys, tmp_path, monkeypatch):
+    def lacks():
+        raise MissingExtra("figures are drawn by matplotlib, which is missing: pip install 'memsim[figures]'")
+
+    monkeypatch.setattr(projection_plot, "require", lacks)
+    words = ["project", "kimi-linear", "--machine", "h200", "--part", "attention", "--workers", "1"]
+    out = tmp_path / "out"
+    assert cli.run([*words, "--context", "4K", "-o", str(out)]) == 0
+    assert "out has no figure: figures are drawn by matplotlib" in capsys.readouterr().err
+    names = ["points.jsonl", "projection.json", "projection.txt"]
+    assert sorted(path.name for path in out.iterdir()) == names
 
 
 def test_the_command_prints_and_writes_and_says_when_nothing_fits(capsys, tmp_path):
