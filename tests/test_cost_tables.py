@@ -35,14 +35,20 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tables.Table:
     return tables.read(path)["kernel.norm.startup"]
 
 
-def test_a_table_is_exact_on_its_grid_and_linear_in_logarithms_between(sample: tables.Table) -> None:
+def test_a_table_is_exact_on_its_grid_and_its_logarithm_linear_between(sample: tables.Table) -> None:
     at = [(width, rows) for width in (64, 1024) for rows in (1, 4, 16)]
     found = [sample.cost_ps({"width": width, "rows": rows}) for width, rows in at]
     assert found == [100_000, 200_000, 400_000, 300_000, 300_000, 900_000]
-    assert sample.cost_ps({"width": 64, "rows": 2}) == 150_000
-    assert sample.cost_ps({"width": 256, "rows": 8}) == 450_000  # half way on both axes
+    assert sample.cost_ps({"width": 64, "rows": 2}) == pytest.approx(1e5 * 2**0.5, abs=1)
+    both = (200 * 400 * 300 * 900) ** 0.25  # half way on both axes
+    assert sample.cost_ps({"width": 256, "rows": 8}) == pytest.approx(1000 * both, abs=1)
     between = [sample.cost_ps({"width": 64, "rows": rows}) for rows in range(1, 17)]
     assert between == sorted(between)
+
+
+def test_beside_a_point_that_costs_nothing_times_are_linear() -> None:
+    table = tables.Table(("rows",), ((1, 16),), (0.0, 80.0), "")
+    assert [table.cost_ps({"rows": rows}) for rows in (1, 2, 4, 16)] == [0, 20_000, 40_000, 80_000]
 
 
 def test_outside_a_table_the_nearest_point_counts_and_is_told_apart(sample: tables.Table) -> None:

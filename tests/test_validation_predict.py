@@ -36,7 +36,7 @@ WITHOUT = {
     "matrix",
     "fma",
 }  # first words: no kernel in workloads yet
-WITHOUT_TOO = {"dsa.torch_topk", "launch.host", "glue.argmax", "inner.linear", "inner.experts"}
+WITHOUT_TOO = {"dsa.torch_topk", "launch.host", "inner.linear", "inner.experts"}
 
 
 def system_of(family: str) -> System:

@@ -2,13 +2,14 @@
 
 `again`: the same call over and over. `after`: one call behind a kernel that has read its inputs; weights,
 caches and kept taps are not in the L2. Each part declares the regions of a call, tells which are its inputs,
-and launches it. Left out: `glue.argmax` and the families whose measurement does not bear it, see
+and launches it. Left out: the families whose measurement does not bear it, see
 validation/measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -18,7 +19,7 @@ from validation.figures_rows import Row
 from validation.predict_kernels import layer as alone
 from validation.predict_recorded import Recorded, Turn, in_a_row, record, rotating
 from validation.predict_script import Bench, Job, Recipe, count
-from workloads import append, delta_rule, experts, kda, linear, pointwise
+from workloads import append, delta_rule, experts, head, kda, linear, pointwise
 from workloads.activations import Rows, concat_blocks, declare, row_launch, rowwise
 from workloads.feed_forward import scaled
 from workloads.formats import LATENT, latent_fp8, plain
@@ -33,7 +34,6 @@ from workloads.shapes import DIM, KdaShape, MlaShape
 ROPE, KEY, QUERY = 64, 128, 192  # values of a head of queries
 ROWS = 65_536  # of a cache that rows are added to
 KV_HEADS = 8
-WIDE = 2304  # values of a block of the elementwise kernels
 READER = "reader"
 Parts = Iterator[Sequence[RegionHandle]]
 Part = Callable[[Recorder, Row, int], Parts]
@@ -128,25 +128,23 @@ def total(recorder: Recorder, row: Row, units: int) -> Parts:
 
 
 def elementwise(recorder: Recorder, row: Row, units: int) -> Parts:
-    """A sum, a scale in place, or a fill: as many tokens as make its numbers."""
+    """A sum, a scale in place, or a fill."""
     numbers, kind = count(row, "numbers"), row["kind"]
-    width = min(numbers, WIDE)
-    tokens = numbers // width
     if kind == "add":
-        x, y, out = (declare(recorder, name, tokens, width) for name in ("x", "y", "out"))
+        x, y, out = (declare(recorder, name, 1, numbers) for name in ("x", "y", "out"))
         yield [x.handle, y.handle]
-        rowwise(recorder, 0, "add", "add", tokens, [x, y], [out], pointwise.plus)
+        rowwise(recorder, 0, "add", "add", 1, [x, y], [out], pointwise.plus)
         return
-    x = declare(recorder, "x", tokens, width, "fp32" if kind == "scale" else "int32")
+    x = declare(recorder, "x", 1, numbers, "fp32" if kind == "scale" else "int32")
     yield [x.handle]
     if kind == "scale":
-        rowwise(recorder, 0, "scale", "glue", tokens, [x], [x], scaled, 1.0)
+        rowwise(recorder, 0, "scale", "glue", 1, [x], [x], scaled, 1.0)
     else:
-        rowwise(recorder, 0, "fill", "glue", tokens, [], [x], _filled, tokens, width)
+        rowwise(recorder, 0, "fill", "glue", 1, [], [x], _filled, numbers)
 
 
-def _filled(tokens: int, width: int) -> torch.Tensor:
-    return torch.full((tokens, width), 7, dtype=torch.int32)
+def _filled(numbers: int) -> torch.Tensor:
+    return torch.full((1, numbers), 7, dtype=torch.int32)
 
 
 def concat(recorder: Recorder, row: Row, units: int) -> Parts:
@@ -219,6 +217,15 @@ def quantise(recorder: Recorder, row: Row, units: int) -> Parts:
     linear.quantised(recorder, 0, "x", x, Rows(coded, 1), tokens)
 
 
+def argmax(recorder: Recorder, row: Row, units: int) -> Parts:
+    """The largest of each token's logits."""
+    tokens = count(row, "tokens")
+    logits, shared = declare(recorder, "logits", tokens, count(row, "vocabulary")), Shared(recorder, tokens)
+    found = shared.cells("found", 1, "int32")
+    yield [logits.handle]
+    head.argmax(recorder, logits, found, tokens, units)
+
+
 def heads(recorder: Recorder, row: Row, units: int) -> Parts:
     """A product for each head. Behind other kernels too its weights are in the L2: `after` takes 0.05 to
     0.5 us longer than `again`, of 25 MB 1.4, and from HBM they would take 4.
@@ -235,11 +242,16 @@ def heads(recorder: Recorder, row: Row, units: int) -> Parts:
 
 
 def attention(row: Row, system: System) -> Job:
-    """Attention over a short context with its combine pass."""
-    lengths = [count(row, "context")] * count(row, "batch")
-    call = alone("mla", MlaShape(count(row, "heads")), lengths, system)
+    """Attention over a short context with its combine pass. Behind other kernels its code is still in the L2,
+    not in the caches of instructions: what the combine pass takes for that stands for both.
+    """
+    lengths, shape = [count(row, "context")] * count(row, "batch"), MlaShape(count(row, "heads"))
+    call = alone("mla", shape, lengths, system)
     if row["state"] == "again":
         return rotating(call, [], 1)
+    later = alone("mla", shape, lengths, system, among_others=True).kernels
+    pairs = zip(call.kernels, later, strict=True)
+    call = replace(call, kernels=tuple(near if near.family == "mla" else far for near, far in pairs))
     script, last = in_a_row([Turn(record(_first), {}), Turn(call, {})])
     return Job(*call.moved(), lambda bench: bench.run(script).between_ns(last[0], last[1]))
 
@@ -263,6 +275,7 @@ PARTS: dict[str, tuple[Part, int]] = {
     "glue.conv": (convolution, 3),
     "glue.gated_norm": (gated_norm, 1),
     "glue.quantise": (quantise, 1),
+    "glue.argmax": (argmax, 1),
     "inner.heads": (heads, 1),
 }
 RECIPES: dict[str, Recipe] = {

@@ -71,12 +71,19 @@ def by_sequences(row: Row, job: Callable[[int], Job]) -> Job:
 
 
 def layer(
-    kind: str, shape: object, lengths: Sequence[int], system: System, without: Collection[str] = ()
+    kind: str,
+    shape: object,
+    lengths: Sequence[int],
+    system: System,
+    without: Collection[str] = (),
+    *,
+    among_others: bool = False,
 ) -> Recorded:
-    """One layer of a kind, alone, as it is recorded in a whole stack."""
+    """One layer of a kind, alone, as it is recorded in a whole stack (or step: `among_others`)."""
     kernels, told = kernels_of(kind), Run(len(lengths), max(lengths), system.initiators[0].units)
 
     def run(recorder: Recorder) -> None:
+        recorder.among_others = among_others
         regions = kernels.declare(recorder, 0, shape, told)
         kernels.step(recorder, 0, shape, regions, lengths, told)
 

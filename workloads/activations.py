@@ -23,11 +23,15 @@ PIECE = 128  # values of a row, where the width divides by as many
 LOADS_IN_FLIGHT = 8
 BLOCKS_PER_UNIT = 8
 TILE_BYTES = 4096
-TURNED_BYTES = 2048  # of a tile of rotary turns: 512 threads, a pair of values each
 CAT_THREADS = 512
+ELEMENTWISE = ("add", "glue")  # families of torch's kernels
+FULL = 1024  # values of a block of torch's elementwise kernels
+VECTORED = 8192  # values of the half of a row that 1024 threads take at once, 8 each
 
 FACTS = (
     Fact("kernel.rowwise.blocks", "a block a token", "stated", "vLLM: norms, silu-and-mul, rotary kernels"),
+    Fact("kernel.elementwise.blocks", "1,024 values", "stated", "torch: 128 threads of 8 values"),
+    Fact("kernel.gated-norm.blocks", "1,024 values", "assumed", "FLA layer_norm_gated_fwd: some heads"),
     Fact(
         "kernel.rowwise.in_flight",
         "8 x 4 KiB a block, 8 blocks a unit",
@@ -114,7 +118,6 @@ def rowwise(
     *given: Any,
     weights: Sequence[RegionHandle] = (),
     blocks: int = 0,
-    cost: str = "",
 ) -> None:
     """Rows of `reads` and whole `weights` become rows of `writes`: work(*reads, *weights, *given).
 
@@ -122,10 +125,11 @@ def rowwise(
     are worked on where a family has a time for it (`costs`). `work` returns a tensor
     [tokens, width] for each of `writes`, in a tuple where there are several.
     """
-    blocks = blocks or tokens
-    launch = row_launch(f"{family}: a block per token", TURNED_BYTES if family == "rotary" else TILE_BYTES)
-    worked = costs.has_tile(cost or family)
-    at = shape_at(tokens, (reads or writes)[0].width, len(reads))
+    blocks = blocks or _blocks(family, tokens, (reads or writes)[0].width)
+    launch = row_launch(f"{family}: a block per token")
+    width = (reads or writes)[0].width
+    cost, at = _program(family, width, tokens, len(reads)), shape_at(tokens, width, len(reads))
+    worked = costs.has_tile(cost)
     with recorder.kernel(kernel_name(layer, name), family, layer, blocks, launch, cost=cost, at=at):
         loaded = [rows.load(tokens, dealt(rows, tokens, blocks), worked=worked) for rows in reads]
         loaded += [
@@ -134,6 +138,23 @@ def rowwise(
         made = work(*loaded, *given)
         for rows, values in zip(writes, made if isinstance(made, tuple) else (made,), strict=True):
             rows.store(values, dealt(rows, tokens, blocks))
+
+
+def _blocks(family: str, rows: int, width: int) -> int:
+    """A block a row; of kernels that take rows as one run of values, one for as many as fill it."""
+    return -(-rows * width // FULL) if family in (*ELEMENTWISE, "gated-norm") else rows
+
+
+def _program(family: str, width: int, rows: int, inputs: int) -> str:
+    """Whose costs a kernel has. Threads of a long activation take two vectors; torch's elementwise kernels
+    take a last block that is not full value by value.
+    """
+    if family == "silu-mul":
+        return f"{family}-long" if width > 2 * VECTORED else family
+    if family in ELEMENTWISE:
+        part = "-part" if width * rows % FULL else ""
+        return f"fill{part}" if not inputs else family + part
+    return family
 
 
 def shape_at(rows: int, width: int, inputs: int = 1) -> dict[str, int]:
@@ -156,11 +177,11 @@ def kernel_name(layer: int, name: str) -> str:
     return name if layer < 0 else f"layer{layer}.{name}"
 
 
-def row_launch(rule: str, tile_bytes: int = TILE_BYTES) -> Shape:
+def row_launch(rule: str) -> Shape:
     """How the blocks of a row-wise kernel work."""
     return Shape(
-        tile_rows=tile_bytes // (PIECE * 2),
-        tile_bytes=tile_bytes,
+        tile_rows=TILE_BYTES // (PIECE * 2),
+        tile_bytes=TILE_BYTES,
         tiles_in_flight=LOADS_IN_FLIGHT,
         blocks_per_unit=BLOCKS_PER_UNIT,
         retire="any",

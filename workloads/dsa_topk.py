@@ -105,7 +105,7 @@ def step(
                     _propose(scores, candidates, sequence, batch, choice, picks, cut)
         name += "-merge"
     grid = None if cut.blocks or most <= picks else spread(batch, most, units)
-    with _kernel(recorder, name, family, layer, batch, most, grid, cut, units):
+    with _kernel(recorder, name, family, layer, batch, most, picks, grid, cut, units):
         for sequence, choice in enumerate(choices):
             if choice.entries <= picks:
                 chosen = torch.arange(choice.entries, device=recorder.device)
@@ -130,12 +130,13 @@ def _kernel(
     layer: int,
     sequences: int,
     most: int,
+    picks: int,
     grid: Grid | None,
     cut: Cut,
     units: int,
 ) -> AbstractContextManager[Kernel]:
     """The launch that writes the selection, of `most` scores a sequence."""
-    at = {"length": max(1, most), "passes": cut.passes}
+    at = {"length": max(1, most), "passes": cut.passes, "picks": max(1, picks)}
     if grid is not None:
         blocks, shape = grid.groups * grid.blocks, _spread_launch(grid)
         cost = SPREAD_COST if blocks <= units else CROWDED_COST

@@ -1,8 +1,9 @@
 """What is before the first layer and after the last: rows of the input table, the output table, sampling.
 
 A block a token reads its number and copies its row; after the last norm the whole output table is read once
-for all tokens; the largest logit is found by some blocks a token (greedy). Left out: temperature, top-p, and
-penalties, which read the logits again.
+for all tokens; torch's argmax finds the largest logit of each (greedy): a block a token, or several where a
+thread would have many logits. Left out: temperature, top-p, and penalties, which read the logits again, and
+what the blocks of a token tell each other.
 """
 
 from __future__ import annotations
@@ -14,35 +15,38 @@ import torch
 
 from workloads import kit as kits
 from workloads import pointwise
-from workloads.activations import Rows, row_launch
+from workloads.activations import Rows, row_launch, shape_at
 from workloads.arithmetic import arithmetic
 from workloads.facts import Fact
 from workloads.grid import even, one
 from workloads.kit import Kit, Shared
 from workloads.models.matrices import Matrix
 from workloads.models.model import Weights
-from workloads.record import Int64s, RegionHandle
+from workloads.record import Int64s, Recorder, RegionHandle
 from workloads.tensors import normal
 
-SAMPLERS = 16  # blocks of a token that look for its largest logit
+THREADS, RESIDENT = 512, 4  # of a block of torch's reductions; blocks of a unit
+LEAST, MOST = 16, 256  # values of a thread: fewer, and blocks do not share a row; as many, and they do
+ARGMAX, SHARED_ARGMAX = "argmax", "argmax-shared"  # costs
 
 FACTS = (
     Fact("kernel.embedding.block", "a block a token", "assumed", "torch indexSelectSmallIndex"),
-    Fact("kernel.sample.blocks", "16 a token", "assumed", "greedy: torch argmax over the vocabulary"),
+    Fact(
+        "kernel.sample.blocks",
+        "one a token; from 131,072 logits on as many as leave a thread 16, and fill the units",
+        "stated",
+        "torch's Reduce.cuh, setReduceConfig; H200: glue.argmax, 130,048 and 133,120 logits",
+    ),
     Fact("step.tokens", "drawn from the seed, all alike likely", "assumed", "rows of the input table"),
 )
 
 
 @dataclass(frozen=True)
 class Outer:
-    """Regions around the layers: numbers of tokens, the input table, and a kit with the output table.
-
-    best   [tokens x 16] the largest logit of a part of the vocabulary, and its place
-    """
+    """Regions around the layers: numbers of tokens, the input table, and a kit with the output table."""
 
     ids: RegionHandle
     next_ids: RegionHandle
-    best: RegionHandle
     table: RegionHandle
     kit: Kit
 
@@ -57,7 +61,6 @@ def declare(shared: Shared, w: Weights, table: Matrix, head: Matrix, units: int,
     return Outer(
         ids=shared.cells("token-ids", 1, "int32"),
         next_ids=shared.cells("next-ids", 1, "int32"),
-        best=recorder.region("best", "activation", -1, shared.tokens * SAMPLERS, 8, "fp32"),
         table=recorder.region(f"w-{table.name}", "weights", -1, table.n, table.k * 2, "bf16"),
         kit=kit,
     )
@@ -65,7 +68,6 @@ def declare(shared: Shared, w: Weights, table: Matrix, head: Matrix, units: int,
 
 def fill(outer: Outer, generator: torch.Generator) -> None:
     """Random normal tables."""
-    outer.best.zero()
     outer.table.fill(normal(outer.table.shape, torch.bfloat16, generator))
     kits.fill(outer.kit, generator)
 
@@ -100,16 +102,23 @@ def finish(outer: Outer) -> None:
 
 
 def sample(outer: Outer, logits: Rows) -> None:
-    """The largest of each token's logits: of 16 parts each, then of these."""
+    """The largest of each token's logits."""
     kit = outer.kit
-    recorder, tokens, blocks = kit.recorder, kit.tokens, kit.tokens * SAMPLERS
-    launch = row_launch("argmax: 16 blocks per token")
-    with recorder.kernel("sample", "sample", -1, blocks, launch):
-        found = logits.load(tokens, even(0, blocks - 1, 1))
-        outer.best.store(0, part_maxima(found), even(0, blocks - 1, 1))
-    with recorder.kernel("sample-last", "sample", -1, tokens, row_launch("argmax: a block per token")):
-        found = outer.best.load(0, blocks, even(0, tokens - 1, SAMPLERS))
-        outer.next_ids.store(0, last_maximum(found, tokens), even(0, tokens - 1, 1))
+    argmax(kit.recorder, logits, outer.next_ids, kit.tokens, kit.units)
+
+
+def argmax(recorder: Recorder, logits: Rows, to: RegionHandle, tokens: int, units: int) -> None:
+    """Places of the largest of each token's logits, by torch's reduction."""
+    each_has = -(-logits.width // THREADS)
+    shared = each_has >= MOST
+    blocks = (
+        max(min(-(-units * RESIDENT // tokens), -(-each_has // LEAST)), -(-each_has // MOST)) if shared else 1
+    )
+    launch, at = row_launch("argmax: a block per token, or several"), shape_at(tokens, logits.width)
+    cost = SHARED_ARGMAX if shared else ARGMAX
+    with recorder.kernel("sample", "sample", -1, tokens * blocks, launch, cost=cost, at=at):
+        found = logits.load(tokens, even(0, tokens * blocks - 1, 1))
+        to.store(0, largest(found), even(0, tokens - 1, 1))
 
 
 def drawn_tokens(seed: int, step: int, tokens: int, vocab: int) -> Int64s:
@@ -130,16 +139,6 @@ def mean_norm(streams: torch.Tensor, weight: torch.Tensor, count: int) -> torch.
 
 
 @arithmetic
-def part_maxima(logits: torch.Tensor) -> torch.Tensor:
-    """The largest logits of 16 parts of each token's, each beside its place: [tokens, 16, 2]."""
-    parts = logits.float().unflatten(1, (SAMPLERS, -1))
-    best = parts.max(dim=2)
-    first = torch.arange(SAMPLERS, device=logits.device) * parts.shape[2]
-    return torch.stack([best.values, (best.indices + first).float()], dim=2)
-
-
-@arithmetic
-def last_maximum(best: torch.Tensor, tokens: int) -> torch.Tensor:
-    """The place of the largest logit of each token: [tokens]."""
-    pairs = best.reshape(tokens, SAMPLERS, 2)
-    return pairs[:, :, 1].gather(1, pairs[:, :, 0].argmax(1, keepdim=True)).int()
+def largest(logits: torch.Tensor) -> torch.Tensor:
+    """The place of each token's largest logit: [tokens]."""
+    return logits.float().argmax(1).int()

@@ -33,7 +33,8 @@ LEAST_TOKENS = 8  # of a tile
 SUMS = 512  # values of a block that adds splits
 GROUPS = 16  # of 128 values: of a block that makes them fp8
 SEVERAL = 16  # tokens from which blocks ask for inputs and weights in turns
-HEADS_COST = "heads"  # of products of several matrices at once
+HEADS_COST, FEW_COST = "heads", "linear-few"  # of several matrices at once, of one with few outputs
+FEW = 1536  # outputs up to which cuBLAS splits inputs as its names do not say
 CODED_ROW = SCALED + 4  # bytes of 128 coded inputs and their scale
 
 FACTS = (
@@ -150,7 +151,7 @@ def product(
     family = "linear" if linear.scales is None else "linear-fp8"
     name, split = kernel_name(layer, matrix.name), cut.split > 1
     launch, part = _launch(linear, tokens, partial if split else None), partial if split else None
-    cost = HEADS_COST if matrix.count > 1 and linear.scales is None else ""
+    cost = _program(linear)
     at = {"matrices": matrix.count, "outputs": matrix.n, "inputs": matrix.k, "rows": tokens}
     with recorder.kernel(name, family, layer, cut.blocks, launch, part, cost=cost, at=at):
         every = each(0, cut.blocks - 1)
@@ -167,6 +168,13 @@ def product(
         assert partial is not None, f"{name} is split and has no partial sums"
         partial.store(0, sums, even(0, cut.blocks - 1, 1))
     _reduce(recorder, layer, linear, outs, tokens, partial, finish, beside)
+
+
+def _program(linear: Linear) -> str:
+    """Whose costs a product has; "" for those of its family."""
+    if linear.scales is not None:
+        return ""
+    return HEADS_COST if linear.matrix.count > 1 else FEW_COST if linear.matrix.n <= FEW else ""
 
 
 def has_memset(linear: Linear) -> bool:

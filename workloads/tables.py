@@ -2,8 +2,9 @@
 
 `tables.toml` enters, which `memsim validate calibrate --tables --write` makes out of measured points whose
 split is `table` or `calibrate`. What leaves: the picoseconds that a kernel of a shape takes beside bytes and
-arithmetic. On the grid it is what was found there; between, it is linear in the logarithm of each axis;
-outside, that of the nearest point, and `inside` says no. Nothing here needs torch.
+arithmetic. On the grid it is what was found there; between, its logarithm is linear in that of each axis (the
+time itself where a neighbour's is 0); outside, that of the nearest point, and `inside` says no. Nothing here
+needs torch.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ class Table(NamedTuple):
     def cost_ps(self, at: At) -> int:
         """Picoseconds at a shape."""
         pairs = [_between(at[axis], numbers) for axis, numbers in zip(self.axes, self.grid, strict=True)]
-        found = 0.0
+        corners = []
         for corner in product(*pairs):
             place, share = 0, 1.0
             for (index, part), numbers in zip(corner, self.grid, strict=True):
                 place, share = place * len(numbers) + index, share * part
-            found += share * self.ns[place]
-        return round(found * NS)
+            corners.append((self.ns[place], share))
+        return round(_mean(corners) * NS)
 
     def inside(self, at: At) -> bool:
         """Whether a shape lies within the grid."""
@@ -59,6 +60,13 @@ class Table(NamedTuple):
         """Its least and most, for a reader."""
         low, high = (format_time(round(ns * NS)) for ns in (min(self.ns), max(self.ns)))
         return f"{low} to {high} by {', '.join(self.axes)}"
+
+
+def _mean(corners: Sequence[tuple[float, float]]) -> float:
+    """The mean of the logarithms of (time, share) pairs, as a time; of the times where one is 0."""
+    if all(ns > 0 for ns, _ in corners):
+        return math.exp(sum(share * math.log(ns) for ns, share in corners))
+    return sum(share * ns for ns, share in corners)
 
 
 def _between(number: int, numbers: Sequence[int]) -> list[tuple[int, float]]:
