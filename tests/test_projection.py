@@ -8,7 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from memsim import cli, projection_batch, projection_plot, projection_run, trace_cache
+from memsim import (
+    cli,
+    projection_batch,
+    projection_plot,
+    projection_run,
+    projection_show,
+    trace_cache,
+)
 from memsim.errors import MissingExtra, UsageError
 from memsim.projection import project
 from memsim.projection_batch import largest, shortfall, within
@@ -269,6 +276,11 @@ def test_wrong_words_are_told_before_anything_runs(capsys, words, message):
     assert message in capsys.readouterr().err
 
 
+def test_a_memory_in_use_is_told_beside_its_size():
+    sizes = [projection_show._of(used, 141 * 10**9) for used in (8_560 * 10**6, 142 * 10**6)]
+    assert sizes == ["8.56 of 141 GB", "142 MB of 141 GB"]
+
+
 def test_all_but_the_figure_is_there_without_matplotlib(capsys, tmp_path, monkeypatch):
     def lacks():
         raise MissingExtra("figures are drawn by matplotlib, which is missing: pip install 'memsim[figures]'")
@@ -287,6 +299,7 @@ def test_the_command_prints_and_writes_and_says_when_nothing_fits(capsys, tmp_pa
     out = tmp_path / "out"
     assert cli.run([*words, "--context", "4K,128K", "--set", SMALL, "-o", str(out)]) == 0
     printed = capsys.readouterr().out
+    assert re.search(r"hbm [0-9.]+ MB of", printed)
     assert re.search(r"128K +1 +- +does not fit +- +- +[0-9.]+ GB\s+too many", printed)
     assert "--parallel" in printed
     assert "* extrapolated: changed: tier.hbm.capacity" not in printed  # room moves no time
