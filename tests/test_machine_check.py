@@ -96,14 +96,14 @@ def test_what_limits_the_requests_in_flight_is_named_and_checked_by_littles_law(
 
 
 @pytest.mark.parametrize("devices", [1, 4])
-def test_random_units_may_be_faster_than_units_in_a_row_where_tags_bind(devices):
-    """Units in a row meet at one channel of a drive; at random they take what the tags allow."""
+def test_random_units_take_what_the_tags_allow_where_these_bind(devices):
+    """Whatever drives there are: each read takes 60 us of a drive, 0.3 us of service, and its way."""
     drives = system_of("h200-nvme", "tier.nvme.access=load", f"tier.nvme.devices={devices}")
     checks = run(drives)
     assert [check for check in checks if not check.passed] == []
     scattered = found(checks, "nvme", "random 4096 B")
     in_flight = 576 // 32 * 4096  # tags, in whole units of 32 packets of 128 B
-    assert scattered.most == pytest.approx(1.01 * in_flight / 66.0e-6, rel=0.001)
+    assert scattered.most == pytest.approx(1.01 * in_flight / 61.48e-6, rel=0.001)
     assert scattered.bound == "pcie tags"
 
 
@@ -135,7 +135,7 @@ def test_operations_are_named_where_they_bind():
     few = system_of("h200-nvme", "tier.nvme.interleave=4 KiB")
     mbps, part = path_of(Way(few, 0, 2, write=True))
     assert (mbps, part) == (400_000 * 4096 // 10**6, "nvme operations")
-    assert path_of(Way(system_of("h200-nvme"), 0, 2, write=True)) == (9_648, "nvme")
+    assert path_of(Way(system_of("h200-nvme"), 0, 2, write=True)) == (9_650, "nvme")
 
 
 def test_a_round_trip_by_hand():
