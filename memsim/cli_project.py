@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from memsim.cli_models import Accepted, Draft, IndexDtype, KvDtype, Parallel, Ratio, Replace, WeightsDtype
 from memsim.cli_options import AsJson, Overrides, Place, RunOn, comma_words
-from memsim.errors import DoesNotFit
+from memsim.errors import DoesNotFit, MissingExtra
 from memsim.output import named
+
+if TYPE_CHECKING:
+    from memsim.projection_point import Point
 
 Models = Annotated[
     list[str], typer.Argument(metavar="MODEL...", help="Names that 'models list' prints, or .toml files.")
@@ -125,23 +129,30 @@ def project(
     )
     check(cells, ask)
     if output is not None:
-        from memsim import projection_plot
-
         files.check_writable(output)
-        projection_plot.require()
     with progress.shown("projecting") as advance:
         points = run(cells, ask, output, workers, advance)
     text = report_json.dumps(projection_json.document(points, ask))
     if output is not None:
         table = report.plain_text(projection_show.render(points))
         files.write_files(output, {"projection.json": text, "projection.txt": table})
-        projection_plot.draw(points, output)
+        _draw(points, output)
     if as_json:
         print(text, end="")
     else:
         report.show(projection_show.render(points))
     if all(point.refused for point in points):
         raise DoesNotFit(f"none of {len(points)} points fits; {points[0].refused}")
+
+
+def _draw(points: Sequence[Point], folder: Path) -> None:
+    """The figure; without matplotlib a word on what it lacks, for all else of a projection is there."""
+    from memsim import projection_plot
+
+    try:
+        projection_plot.draw(points, folder)
+    except MissingExtra as error:
+        typer.echo(f"memsim: {folder} has no figure: {error}", err=True)
 
 
 def _slo_ps(text: str | None) -> int | None:

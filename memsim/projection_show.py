@@ -93,7 +93,7 @@ def _worth(points: Sequence[Point]) -> Table:
             continue
         energy = "-" if point.energy_j is None else f"{point.energy_j / 1000:,.3g} kJ"
         memory = ", ".join(
-            f"{tier} {format_bytes(used)}"
+            f"{tier} {_of(used, point.capacity_bytes[tier])}"
             for tier, used in point.used_bytes.items()
             if used >= LITTLE * sum(point.used_bytes.values())
         )
@@ -101,6 +101,12 @@ def _worth(points: Sequence[Point]) -> Table:
         where = (format_tokens(point.context_tokens), f"{point.batch:,}")
         table.add_row(*where, memory, energy, *prices)
     return table
+
+
+def _of(used_bytes: int, all_bytes: int) -> str:
+    """What is used of a memory: "8.56 of 141 GB"."""
+    used, capacity = format_bytes(used_bytes), format_bytes(all_bytes)
+    return f"{used.removesuffix(' ' + capacity.split()[-1])} of {capacity}"
 
 
 def _notes(points: Sequence[Point]) -> Iterator[str]:

@@ -8,8 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from memsim import cli, projection_batch, projection_run, trace_cache
-from memsim.errors import UsageError
+from memsim import (
+    cli,
+    projection_batch,
+    projection_plot,
+    projection_run,
+    projection_show,
+    trace_cache,
+)
+from memsim.errors import MissingExtra, UsageError
 from memsim.projection import project
 from memsim.projection_batch import largest, shortfall, within
 from memsim.projection_point import MAX, Ask, Cell, from_document
@@ -269,11 +276,30 @@ def test_wrong_words_are_told_before_anything_runs(capsys, words, message):
     assert message in capsys.readouterr().err
 
 
+def test_a_memory_in_use_is_told_beside_its_size():
+    sizes = [projection_show._of(used, 141 * 10**9) for used in (8_560 * 10**6, 142 * 10**6)]
+    assert sizes == ["8.56 of 141 GB", "142 MB of 141 GB"]
+
+
+def test_all_but_the_figure_is_there_without_matplotlib(capsys, tmp_path, monkeypatch):
+    def lacks():
+        raise MissingExtra("figures are drawn by matplotlib, which is missing: pip install 'memsim[figures]'")
+
+    monkeypatch.setattr(projection_plot, "require", lacks)
+    words = ["project", "kimi-linear", "--machine", "h200", "--part", "attention", "--workers", "1"]
+    out = tmp_path / "out"
+    assert cli.run([*words, "--context", "4K", "-o", str(out)]) == 0
+    assert "out has no figure: figures are drawn by matplotlib" in capsys.readouterr().err
+    names = ["points.jsonl", "projection.json", "projection.txt"]
+    assert sorted(path.name for path in out.iterdir()) == names
+
+
 def test_the_command_prints_and_writes_and_says_when_nothing_fits(capsys, tmp_path):
     words = ["project", "kimi-linear-all-mla", "--machine", "h200", "--part", "attention", "--workers", "1"]
     out = tmp_path / "out"
     assert cli.run([*words, "--context", "4K,128K", "--set", SMALL, "-o", str(out)]) == 0
     printed = capsys.readouterr().out
+    assert re.search(r"hbm [0-9.]+ MB of", printed)
     assert re.search(r"128K +1 +- +does not fit +- +- +[0-9.]+ GB\s+too many", printed)
     assert "--parallel" in printed
     assert "* extrapolated: changed: tier.hbm.capacity" not in printed  # room moves no time
