@@ -27,6 +27,10 @@ def test_another_format_is_a_counterfactual():
 
 
 def test_a_format_that_there_is_none_of_is_refused():
+    with pytest.raises(
+        UsageError, match="--weights-dtype fp4 with 'llama-3.1-70b': it has no routed experts"
+    ):
+        get_model("llama-3.1-70b", changes_of(weights_dtype="fp4"))
     with pytest.raises(UsageError, match="--weights-dtype fp3 with 'kimi-linear': choose one of: bf16, fp8"):
         get_model("kimi-linear", changes_of(weights_dtype="fp3"))
 

@@ -111,12 +111,11 @@ def fill(linear: Linear, generator: torch.Generator) -> None:
 
 
 def _fill_fp4(linear: Linear, generator: torch.Generator) -> None:
-    """Any e2m1 numbers, whose mean square is 8.4, and the power of two that makes outputs like inputs."""
-    drawn = torch.randint(0, 256, linear.weights.shape, generator=generator, device=generator.device)
-    linear.weights.fill(drawn.to(torch.uint8))
+    """Any e2m1 numbers, whose mean square is 8.56, and the power of two that makes outputs like inputs."""
     assert linear.scales is not None, "fp4 has scales"
-    power = round(BIAS - math.log2(8.4 * linear.matrix.k) / 2)
-    linear.scales.fill(torch.full(linear.scales.shape, power, dtype=torch.uint8))
+    device, power = generator.device, round(BIAS - math.log2(8.56 * linear.matrix.k) / 2)
+    linear.weights.fill(torch.randint(0, 256, linear.weights.shape, generator=generator, device=device))
+    linear.scales.fill(torch.full(linear.scales.shape, power, device=device))
 
 
 def quantised(recorder: Recorder, layer: int, name: str, x: Rows, coded: Rows, tokens: int) -> Rows:

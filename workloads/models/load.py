@@ -236,6 +236,9 @@ def _weights(file: File, changes: Changes) -> Weights | None:
     if asked is not None and (found is None or asked not in WEIGHT_DTYPES):
         what = "it has no weights; leave it away" if found is None else f"choose one of: {WORDS_OF_WEIGHTS}"
         raise UsageError(f"--weights-dtype {asked} with '{file.path.stem}': {what}")
+    if found is not None and asked == "fp4" and not found.moe_layers:
+        what = "it has no routed experts, which fp4 is for; choose fp8 or bf16"
+        raise UsageError(f"--weights-dtype fp4 with '{file.path.stem}': {what}")
     if found is not None and found.dtype not in WEIGHT_DTYPES:
         raise file.wrong("[weights] dtype", f"names '{found.dtype}'; weights have: {WORDS_OF_WEIGHTS}")
     return found if found is None or asked is None else replace(found, dtype=asked)
