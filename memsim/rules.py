@@ -109,30 +109,36 @@ def mixed(number):
 
 
 @jit
-def dealt_lane(lane, channels):
-    """Channel that serves a lane (interleave_bytes of a region), and the lane's place in its turn.
+def turn_begins(turn, channels):
+    """Channel of the first lane of a turn."""
+    return mixed(turn) * channels >> 32
 
-    Lanes are dealt, in turns that give one to each channel and begin at any of them, as the turn's number,
+
+@jit
+def dealt_lane(lane, channels):
+    """(turn, channel, place) of a lane (interleave_bytes of a region): its place is that in the turn.
+
+    Lanes are dealt in turns, which give one to each channel and begin at any of them, as the turn's number,
     mixed, says.
     """
     turn = lane // channels
     place = lane - turn * channels
-    channel = place + (mixed(turn) * channels >> 32)
-    return channel - channels if channel >= channels else channel, place
+    channel = place + turn_begins(turn, channels)
+    return turn, channel - channels if channel >= channels else channel, place
 
 
 @jit
 def channel_of_lane(lane, channels):
     """Channel that serves a lane."""
-    return dealt_lane(lane, channels)[0]
+    return dealt_lane(lane, channels)[1]
 
 
 @jit
-def next_lane(lane, channel, place, channels):
-    """What dealt_lane gives for a lane, from what it gave for the one before: mostly without a division."""
+def next_lane(turn, channel, place, channels):
+    """What dealt_lane gives for the lane after one for which it gave these, without a division."""
     if place + 1 == channels:
-        return dealt_lane(lane, channels)
-    return channel + 1 if channel + 1 < channels else 0, place + 1
+        return turn + 1, turn_begins(turn + 1, channels), 0
+    return turn, channel + 1 if channel + 1 < channels else 0, place + 1
 
 
 @jit

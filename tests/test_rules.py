@@ -362,8 +362,8 @@ def test_interleaved_spans_end_at_chunk_borders() -> None:
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 16, 96])
 def test_lanes_in_a_row_need_no_division(channels: int) -> None:
-    channel, place = rules.dealt_lane(5, channels)
-    assert (channel, place) == (rules.channel_of_lane(5, channels), 5 % channels)
+    turn, channel, place = rules.dealt_lane(5, channels)
+    assert (turn, channel, place) == (5 // channels, rules.channel_of_lane(5, channels), 5 % channels)
     for lane in range(6, 6 + 4 * channels):
-        channel, place = rules.next_lane(lane, channel, place, channels)
-        assert (channel, place) == rules.dealt_lane(lane, channels)
+        turn, channel, place = rules.next_lane(turn, channel, place, channels)
+        assert (turn, channel, place) == rules.dealt_lane(lane, channels)
