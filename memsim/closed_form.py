@@ -124,7 +124,8 @@ def round_trip_ps(way: Way, nbytes: int, span_bytes: int, begin: int = 0) -> int
     moved, span_bytes = _moved(way, nbytes), _moved(way, span_bytes)
     if way.stored:
         cache = way.system.cache
-        return max(_port_ps(way, nbytes), -(-nbytes * MILLION // cache.mbps[1]) + cache.latency_ps)
+        pushed_ps = way.holder.latency_ps[1]  # of the line that makes room
+        return max(_port_ps(way, nbytes), -(-nbytes * MILLION // cache.mbps[1]) + cache.latency_ps, pushed_ps)
     total_ps = _answer_ps(way, nbytes, span_bytes)
     for hop in way.hops[begin:]:
         link = way.system.links[hop.link]
@@ -202,7 +203,7 @@ def needed_bytes(way: Way) -> int:
 def limits(way: Way, nbytes: int = 0, span_bytes: int = 0) -> Iterator[Limit]:
     """What limits the requests in flight, those of a stream if no size is given: the units' bytes first."""
     nbytes, span = nbytes or way.request_bytes, span_bytes or way.span_bytes
-    requests = way.runner.units * max(1, way.runner.unit_outstanding_bytes // nbytes)
+    requests = way.runner.units * max(1, way.runner.lent_bytes(way.runner.units) // nbytes)
     yield Limit(f"{way.runner.name} bytes in flight", requests, nbytes, round_trip_ps(way, nbytes, span))
     for number, hop in enumerate(way.hops):
         link = way.system.links[hop.link]
@@ -305,7 +306,8 @@ def _expected(ways: Sequence[Way], held: Sequence[Limit]) -> Expected:
 
 
 class Meeting(NamedTuple):
-    """How requests of a stream meet on the channels of a tier, where lanes lie as thrown dice.
+    """How requests of a stream meet on the channels of a tier, where lanes lie as thrown dice: those of
+    different turns do, and streams are more even.
 
     A request waits for the last of its lanes: the longest of n times alike is the mean of them times
     1 + 1/2 + ... + 1/n at most. A channel that is busy for a share r of the time keeps a lane its service /
@@ -341,7 +343,7 @@ def _met(limit: Limit, ways: Sequence[Way], fillings: Sequence[float]) -> Limit:
 
 
 def _dice_mbps(limit: Limit, way: Way) -> float:
-    """Bandwidth of a tier with so many requests in flight, whose lanes lie as thrown dice.
+    """Bandwidth of a tier with so many requests in flight, whose lanes lie as thrown dice at worst.
 
     The share r of the time that its channels are busy solves Little's law: the time that all channels need
     for what is in flight = r x (trip + waits), where a request waits as long as `Meeting` says.

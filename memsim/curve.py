@@ -8,13 +8,13 @@ points (`validation/measured`), each is replayed with the streams that were run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from memsim.closed_form import Way, path_of, round_trip_ps
+from memsim.closed_form import Way, path_of
 from memsim.errors import UsageError
 from memsim.placement import tier_number
 from memsim.progress import Progress
@@ -33,12 +33,14 @@ WARM_PS = 10_000_000  # at least, before the first load; and so many times what 
 WARM_ROUNDS = 4
 LONGER = 1.06  # streams must outlast the chase: so much more than it is expected to take
 TRIES = 12
+FULL = 2  # times what the cache holds is written before
 # The sweep, in what the path's bandwidth needs in flight by Little's law.
 SHARES = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0, 1.15, 1.4, 2.0, 3.0)
 LEAST_UNITS = 4  # that stream, before each has less in flight
 FLIGHTS = tuple(2**power for power in range(9, 17))  # bytes in flight of a unit
 USUAL_FLIGHT = 32_768
 FAMILY = "loaded.latency"  # of measurements
+WORD_BYTES = 4  # a thread's unit of arithmetic
 _PS = 10**12
 
 
@@ -145,17 +147,23 @@ def replayed(system: System, tier: int, load: Load, seed: int = 0) -> Found:
     # So that the streams fill the units that they have; a warp that goes on after its pause starts no block.
     alone = replace(runner, units=load.units + 1, setup_ps=0)
     experiment = _Experiment(
-        replace(system, initiators=(alone, *system.initiators[1:])), tier, _unwaited(system, tier, load), seed
+        replace(system, initiators=(alone, *system.initiators[1:])), tier, _worked(system, tier, load), seed
     )
     return experiment.found()
 
 
-def _unwaited(system: System, tier: int, load: Load) -> Load:
-    """Nobody waits for a store, so what it takes on an idle machine is taken off the pause."""
-    if not load.pause_ps or load.kind == "read":
-        return load
-    stored_ps = round_trip_ps(Way(system, 0, tier, True), load.tile_bytes, load.tile_bytes)
-    return replace(load, pause_ps=max(1, load.pause_ps - stored_ps))
+def _worked(system: System, tier: int, load: Load) -> Load:
+    """An operation a word, where the machine has any; a look at the flag is not waited for before a pause."""
+    runner, pause_ps = system.initiators[0], load.pause_ps
+    if pause_ps and load.kind == "write":
+        pause_ps = max(1, pause_ps - system.cache.latency_ps)
+    fills = load.units and load.kind != "read" and system.cached(0, tier)
+    return replace(
+        load,
+        pause_ps=pause_ps,
+        fill_bytes=FULL * system.cache.capacity_bytes * fills,
+        flops=load.tile_bytes // WORD_BYTES if runner.fp32_mflops else 0,
+    )
 
 
 @dataclass(frozen=True)
@@ -176,7 +184,7 @@ class _Experiment:
 
         self.system, self.tier, self.load, self.seed = system, tier, load, seed
         path_mbps = path_of(Way(system, 0, tier, load.kind == "write"))[0]
-        tiles = beside.TILES_A_LOOK if load.kind == "write" and not load.pause_ps else 1
+        tiles = beside.TILES_A_LOOK if load.kind == "write" else 1
         held = min(load.flight * tiles, system.initiators[0].unit_outstanding_bytes)
         self.in_flight = load.units * held
         self.warm_ps = max(WARM_PS, WARM_ROUNDS * self.in_flight * 1_000_000 // path_mbps)
@@ -221,14 +229,15 @@ class _Experiment:
         tier = self.system.tiers[self.tier].name
         with TemporaryDirectory(prefix="memsim-curve-") as folder:
             trace = Path(folder) / "beside.parquet"
-            beside.write(self.load, loads, tiles, self.warm_ps, self.seed, trace)
+            chase = beside.write(self.load, loads, tiles, self.warm_ps, self.seed, trace)
             names = [beside.CHASE, beside.STREAM] if self.load.units else [beside.CHASE]
+            names += [beside.FILL] if chase else []
             result = replay(trace, self.system, place=[f"{name}={tier}" for name in names], bound=False)
         outcome = result.outcome
         assert outcome is not None
-        begin_ps, end_ps = int(outcome.start_ps[0]), outcome.end_ps.tolist()
-        stream_ps = end_ps[1] - begin_ps if self.load.units else 0
-        return _Run(loads, end_ps[0] - begin_ps - self.warm_ps, tiles, stream_ps)
+        begin_ps, end_ps = int(outcome.start_ps[chase]), outcome.end_ps.tolist()
+        stream_ps = end_ps[chase + 1] - begin_ps if self.load.units else 0
+        return _Run(loads, end_ps[chase] - begin_ps - self.warm_ps, tiles, stream_ps)
 
 
 def _peak(system: System, tier: int) -> tuple[int, bool]:
@@ -254,7 +263,6 @@ def measured_folder(machine: str) -> Path:
 def _measured(folder: Path, system: System, tier: int) -> Iterator[tuple[Load, dict[str, Any]]]:
     """What was run at each measured point, and its row."""
     from validation import figures_rows
-    from workloads.beside import Load
 
     rows = [row for row in figures_rows.read_rows(folder, FAMILY) if not row.get("error")]
     if system.routes[0][tier] or not rows:
@@ -263,9 +271,15 @@ def _measured(folder: Path, system: System, tier: int) -> Iterator[tuple[Load, d
             "the GPU's own memory; leave --measured out"
         )
     for row in rows:
-        pause_ps = round(row["pause"] * 1_000_000 / row["sm_mhz"])
-        load = Load(row["kind"], int(row["blocks"]), int(row["flight"]) or USUAL_FLIGHT, pause_ps)
-        yield load, row
+        yield measured_load(row), row
+
+
+def measured_load(row: Mapping[str, Any]) -> Load:
+    """What was run at a measured point."""
+    from workloads.beside import Load
+
+    pause_ps = round(row["pause"] * 1_000_000 / row["sm_mhz"])
+    return Load(str(row["kind"]), int(row["blocks"]), int(row["flight"]) or USUAL_FLIGHT, pause_ps)
 
 
 def document(curve: Curve) -> dict[str, Any]:

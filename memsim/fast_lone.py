@@ -10,6 +10,7 @@ import numpy as np
 
 from memsim.fast_state import (  # fmt: skip
     BUFFER_BYTES,
+    CHANNELS,
     FIXED_PS,
     FLOPS,
     IN_CACHE,
@@ -21,16 +22,19 @@ from memsim.fast_state import (  # fmt: skip
     PORT_MBPS,
     QUEUE,
     ROUTES,
+    SERVER_AT,
     SIZE,
     TAIL_AT,
     TAIL_END,
     FIRST_UNIT,
+    WITHHELD,
     Hardware,
     Work,
 )
 from memsim.rules import (
     DIRTY_PPM,
     HIT_PPM,
+    IS_DEPENDENT,
     IS_HIT,
     IS_WORKED,
     IS_WRITE,
@@ -69,6 +73,7 @@ def _is_plain(hardware: Hardware, work: Work, tier: int) -> bool:
         hardware.routes[path] == hardware.routes[path + 1]
         and row[QUEUE] == NONE
         and row[LOADED_AT] == row[LOADED_END]
+        and not hardware.away_ps[row[SERVER_AT] : row[SERVER_AT] + row[CHANNELS]].any()
         and not (row[BUFFER_BYTES] and work.ops.table[:, IS_WRITE].any())
         and not work.kernels[0, PORT_MBPS : PORT_MBPS + 2].any()
     )
@@ -89,10 +94,17 @@ def _never_lacks_bytes(hardware: Hardware, work: Work, memory: Memory, most: int
     table = work.ops.table
     tile_rows = np.minimum(table[:, TILE_ROWS], table[:, ROWS])
     tile_bytes = int((tile_rows * memory.regions[table[:, REGION], ROW_BYTES]).max(initial=0))
-    return most * tile_bytes <= int(hardware.pools[work.kernels[0, FIRST_UNIT], SIZE])
+    return most * tile_bytes <= int(
+        hardware.pools[work.kernels[0, FIRST_UNIT], SIZE] - work.kernels[0, WITHHELD]
+    )
 
 
 def _ends_in_known_order(work: Work) -> bool:
-    """Whether tiles are worked in order, or not at all: the unit serves them as they arrive."""
+    """Whether tiles are worked in order, or not at all: the unit serves them as they arrive.
+
+    A write that waits for reads alone goes past other writes.
+    """
+    if (work.ops.table[:, IS_WRITE] & work.ops.table[:, IS_DEPENDENT]).any():
+        return False
     worked = work.kernels[0, [FLOPS, FIXED_PS]].any() and work.ops.table[:, IS_WORKED].any()
     return bool(work.kernels[0, IN_ORDER] or not worked)

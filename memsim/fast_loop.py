@@ -6,6 +6,7 @@ Nothing here knows names; it returns a status, and the caller words the error.
 
 from __future__ import annotations
 
+from memsim.fast_depart import wait_for_stores, walk
 from memsim.fast_queue import NEVER_PS, NOTHING, is_due, next_event_ps, next_item, post, take
 from memsim.fast_route import travel
 from memsim.fast_state import (  # fmt: skip
@@ -46,7 +47,7 @@ from memsim.fast_state import (  # fmt: skip
     WINDOW_AT_PS,
     WORKED,
 )
-from memsim.fast_tile import FULL, ask, end_tile, give_back, walk
+from memsim.fast_tile import FULL, ask, end_tile, give_back
 from memsim.jit import inner, jit
 
 DONE, PAUSED, MORE_REQUESTS, STUCK = range(4)
@@ -183,6 +184,8 @@ def issue(hw, prog, memory, st, out, item, now_ps):
             if request < 0:
                 return request != FULL
             if walk(hw, prog, st, out, -1 - item, request, now_ps):
+                continue
+            if wait_for_stores(hw, prog, st, -1 - item, request, now_ps):
                 continue
         travel(hw, prog, st, out, request, now_ps)
         if item >= 0:

@@ -13,6 +13,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from memsim import rules
 from memsim.fast_state import HOP_COLUMNS, NONE, TIER_COLUMNS, Hardware, Work
 from memsim.options import ReplayOptions
 from memsim.program import Program
@@ -50,6 +51,7 @@ def pack_hardware(system: System, options: ReplayOptions) -> Hardware:
         hops=np.array(hops, np.int64).reshape(-1, HOP_COLUMNS),
         curves=np.array([point for curve in curves for point in curve], np.int64).reshape(-1, 2),
         pools=_pools(system),
+        away_ps=_away_ps(system),
     )
 
 
@@ -108,7 +110,7 @@ def _tier(
         server, tier.channels, tier.interleave_bytes, tier.unit_bytes, queue, *tail,
         tier.turnaround_ps, tier.write_buffer_bytes,
         *loaded, walker,
-        *tier.channel_mbps, *tier.latency_ps, *tier.occupancy_ps,
+        *tier.channel_mbps, rules.nearest_ps(tier), tier.latency_ps[1], *tier.occupancy_ps,
         pieces[0][0], pieces[1][0], pieces[0][1], pieces[1][1],
         *(walk.latency_ps for walk in walks), *(walk.occupancy_ps for walk in walks),
     ]  # fmt: skip
@@ -116,6 +118,16 @@ def _tier(
 
 def _cache(cache: Cache, server: int) -> list[int]:
     return [server, 1, _WHOLE, 1, NONE, *[0] * 7, *cache.mbps, *[cache.latency_ps] * 2, *[0] * 10]
+
+
+def _away_ps(system: System) -> Int64s:
+    """Hardware.away_ps."""
+    away_ps = [
+        int(rules.away_ps(channel, tier.spread_ps))
+        for tier in system.tiers
+        for channel in range(tier.channels)
+    ]
+    return np.array([*away_ps, 0, 0], np.int64)
 
 
 def _hop(system: System, initiator: int, hop: Hop, curve_at: Sequence[int], commanded: bool) -> list[int]:
@@ -162,7 +174,7 @@ def pack_work(program: Program, system: System) -> Work:
         program.in_order, program.flops, program.mflops, program.work_ps, program.tile_ps,
         program.dispatch_ps, program.startup_ps, program.drain_ps, program.idle_ps, program.number,
         unit_at[program.initiator], unit_at[program.initiator + 1] - 1,
-        program.initiator * (len(system.tiers) + 1), *ports[program.initiator].T,
+        program.initiator * (len(system.tiers) + 1), program.withheld, *ports[program.initiator].T,
     )  # fmt: skip
     table = np.zeros((kernels + 1, len(columns)), np.int64)
     for i, column in enumerate(columns):

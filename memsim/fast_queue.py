@@ -30,7 +30,7 @@ from memsim.fast_state import (  # fmt: skip
     SHIFT,
     TIME_PS,
 )
-from memsim.jit import inner
+from memsim.jit import at, inner
 
 NEVER_PS = 1 << 62
 NOTHING = -NEVER_PS  # no item: those of slots are negative, too
@@ -103,11 +103,13 @@ def pop(heap, size):
 @inner
 def is_earlier(st, i, j):
     """Whether request i has its event before request j: by time and phase, then by (block, number)."""
-    if st.spokes[i, DUE] != st.spokes[j, DUE]:
-        return st.spokes[i, DUE] < st.spokes[j, DUE]
-    if st.requests[i, R_BLOCK] != st.requests[j, R_BLOCK]:
-        return st.requests[i, R_BLOCK] < st.requests[j, R_BLOCK]
-    return st.requests[i, R_NUMBER] < st.requests[j, R_NUMBER]
+    due, other_due = st.spokes[at(i), DUE], st.spokes[at(j), DUE]
+    if due != other_due:
+        return due < other_due
+    one, other = st.requests[at(i)], st.requests[at(j)]
+    if one[R_BLOCK] != other[R_BLOCK]:
+        return one[R_BLOCK] < other[R_BLOCK]
+    return one[R_NUMBER] < other[R_NUMBER]
 
 
 @inner
@@ -117,7 +119,7 @@ def wheel_add(st, request):
     The wheel holds events that are near in time, in BUCKETS buckets of equal width, each a list in
     order. New ones mostly belong at the end of their list, which makes it quicker than a heap.
     """
-    bucket = st.spokes[request, DUE] >> (st.sizes[SHIFT] + 1)
+    bucket = st.spokes[at(request), DUE] >> (st.sizes[SHIFT] + 1)
     if st.sizes[ON_WHEEL] == 0:
         st.sizes[BUCKET] = bucket
         st.sizes[LAST_BUCKET] = bucket
@@ -128,50 +130,50 @@ def wheel_add(st, request):
     st.sizes[BUCKET] = first
     st.sizes[LAST_BUCKET] = last
     st.sizes[ON_WHEEL] += 1
-    link_in(st, bucket & BUCKETS - 1, request)
+    link_in(st, st.wheel[at(bucket & BUCKETS - 1)], request)
     return True
 
 
 @inner
-def link_in(st, place, request):
+def link_in(st, bucket, request):
     """Put a request where it belongs in the list of a bucket, looking from the end."""
-    earlier = st.wheel[place, LAST]
-    later = NONE
+    earlier, later = bucket[LAST], NONE
     while earlier != NONE and is_earlier(st, request, earlier):
         later = earlier
-        earlier = st.spokes[earlier, EARLIER]
-    st.spokes[request, EARLIER] = earlier
-    st.spokes[request, LATER] = later
+        earlier = st.spokes[at(earlier), EARLIER]
+    mine = st.spokes[at(request)]
+    mine[EARLIER] = earlier
+    mine[LATER] = later
     if earlier == NONE:
-        st.wheel[place, FIRST] = request
+        bucket[FIRST] = request
     else:
-        st.spokes[earlier, LATER] = request
+        st.spokes[at(earlier), LATER] = request
     if later == NONE:
-        st.wheel[place, LAST] = request
+        bucket[LAST] = request
     else:
-        st.spokes[later, EARLIER] = request
+        st.spokes[at(later), EARLIER] = request
 
 
 @inner
 def wheel_first(st):
     """The earliest request on the wheel, which must not be empty."""
     bucket = st.sizes[BUCKET]
-    while st.wheel[bucket & BUCKETS - 1, FIRST] == NONE:
+    while st.wheel[at(bucket & BUCKETS - 1), FIRST] == NONE:
         bucket += 1
     st.sizes[BUCKET] = bucket
-    return st.wheel[bucket & BUCKETS - 1, FIRST]
+    return st.wheel[at(bucket & BUCKETS - 1), FIRST]
 
 
 @inner
 def wheel_take(st, request):
     """Take the earliest request off the wheel."""
-    place = st.sizes[BUCKET] & BUCKETS - 1
-    later = st.spokes[request, LATER]
-    st.wheel[place, FIRST] = later
+    bucket = st.wheel[at(st.sizes[BUCKET] & BUCKETS - 1)]
+    later = st.spokes[at(request), LATER]
+    bucket[FIRST] = later
     if later == NONE:
-        st.wheel[place, LAST] = NONE
+        bucket[LAST] = NONE
     else:
-        st.spokes[later, EARLIER] = NONE
+        st.spokes[at(later), EARLIER] = NONE
     st.sizes[ON_WHEEL] -= 1
 
 
@@ -186,7 +188,7 @@ def post(st, heap, time_ps, major, minor, item):
 @inner
 def schedule(st, request, due):
     """Schedule the next event of a request: `due` is twice its time, and one more in phase 5."""
-    st.spokes[request, DUE] = due
+    st.spokes[at(request), DUE] = due
     if not wheel_add(st, request):
         heap = ISSUE if due & 1 else GIVE
         post(st, heap, due >> 1, st.requests[request, R_BLOCK], st.requests[request, R_NUMBER], request)
@@ -212,7 +214,7 @@ def next_event_ps(st):
     """Time of the next event, NEVER_PS if there is none."""
     now_ps = NEVER_PS
     if st.sizes[ON_WHEEL] > 0:
-        now_ps = st.spokes[wheel_first(st), DUE] >> 1
+        now_ps = st.spokes[at(wheel_first(st)), DUE] >> 1
     if st.sizes[IN_HEAPS] > 0:
         for heap in range(HEAPS):
             if st.heap_size[heap] > 0:
@@ -235,7 +237,7 @@ def next_item(st, heap, due):
     request = NONE
     if st.sizes[ON_WHEEL] > 0:
         request = wheel_first(st)
-        if st.spokes[request, DUE] != due:
+        if st.spokes[at(request), DUE] != due:
             request = NONE
     if is_due(st, heap, due >> 1) and (request == NONE or first_of_heap_is_before(st, heap, request)):
         return take(st, heap)

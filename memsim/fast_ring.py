@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsim.fast_route import book, book_piece
+from memsim.fast_serve import book, book_piece
 from memsim.fast_state import (  # fmt: skip
     BLOCK_AT,
     CHANNELS,
@@ -39,6 +39,7 @@ from memsim.fast_state import (  # fmt: skip
     RATE,
     READY_PS,
     REQUESTS,
+    REST,
     ROUTES,
     SERVER_COLUMNS,
     START_PS,
@@ -46,6 +47,7 @@ from memsim.fast_state import (  # fmt: skip
     TIERS,
     TURNAROUND_PS,
     UNIT,
+    WHOLE_PS,
     WORKING_PS,
 )
 from memsim.jit import inner, jit
@@ -64,6 +66,8 @@ from memsim.rules import (  # fmt: skip
     TILE_ROWS,
     added,
     channel_of_lane,
+    dealt_lane,
+    next_lane,
     digest_term,
     latency_bucket,
     next_span,
@@ -240,11 +244,23 @@ def cut_rows(prog, memory, ring, unit):
 
 
 @inner
-def find_channels(hw, ring, count):
-    """The channel of each request's first piece."""
+def find_channels(hw, prog, ring, count):
+    """The channel of each request's first piece; where rows lie together, from that of the one before."""
     shift, channels = ring.at[AT_SHIFT], hw.tiers[ring.at[AT_TIER], CHANNELS]
+    if prog.ops.table[ring.at[AT_OP], GATHER_AT] >= 0 or prog.ops.table[ring.at[AT_OP], STRIDE] != 1:
+        for i in range(count):
+            ring.channel[i] = channel_of_lane(ring.offset[i] >> shift, channels)
+        return
+    before = ring.offset[0] >> shift
+    turn, channel, place = dealt_lane(before, channels)
     for i in range(count):
-        ring.channel[i] = channel_of_lane(ring.offset[i] >> shift, channels)
+        lane = ring.offset[i] >> shift
+        if lane == before + 1:
+            turn, channel, place = next_lane(turn, channel, place, channels)
+        elif lane != before:
+            turn, channel, place = dealt_lane(lane, channels)
+        before = lane
+        ring.channel[i] = channel
 
 
 @inner
@@ -286,10 +302,17 @@ def serve_request(bank, ring, i, write, now_ps):
 
 
 @inner
-def pass_cache(hw, ring, service, now_ps):
-    """Book the cache for what a request brings in; returns (when that ends, what it waited)."""
-    mbps = hw.tiers[hw.sizes[TIERS] - 1, MBPS]
-    return book_piece(ring.servers, len(ring.servers) - 2, now_ps, service, mbps, 0, 0)
+def pass_cache(whole_ps, rest, service, mbps, now_ps):
+    """Book the cache, which stands at whole_ps and a rest, for what a request brings in.
+
+    Returns (where it stands then, twice, and what the request waited).
+    """
+    end_ps = whole_ps + (rest > 0)
+    if now_ps >= end_ps:
+        whole_ps, rest = now_ps, 0
+    rest += service[1]
+    carry = int(rest >= mbps)
+    return whole_ps + service[0] + carry, rest - carry * mbps, max(0, end_ps - now_ps)
 
 
 @inner
@@ -313,6 +336,8 @@ def serve(hw, prog, ring, out, count):
     now_ps, tile_ps, booked_ps, last_ps = at[AT_NOW_PS], at[AT_TILE_PS], at[AT_BOOKED_PS], at[AT_LAST_PS]
     place, waiting_ps = at[AT_PLACE], out.waiting_ps[tier]
     cache, cache_waiting_ps = hw.sizes[TIERS] - 1, out.waiting_ps[hw.sizes[TIERS] - 1]
+    cache_mbps, reading = hw.tiers[cache, MBPS], ring.servers[len(ring.servers) - 2]
+    cache_ps, cache_rest = reading[WHOLE_PS], reading[REST]
     through = hw.paths[prog.kernels[0, ROUTES] + tier, IN_CACHE] and not write
     moved, passing = 0, (0, 0)  # most requests move as many bytes as the one before: no division for them
     for i in range(count):
@@ -325,9 +350,9 @@ def serve(hw, prog, ring, out, count):
         if through:
             if moved != rounded_bytes(ring.offset[i], ring.nbytes[i], bank.unit):
                 moved = rounded_bytes(ring.offset[i], ring.nbytes[i], bank.unit)
-                passing = service_ps(moved, hw.tiers[cache, MBPS])
-            passed_ps, waited_ps = pass_cache(hw, ring, passing, now_ps)
-            end_ps = max(end_ps, passed_ps)
+                passing = service_ps(moved, cache_mbps)
+            cache_ps, cache_rest, waited_ps = pass_cache(cache_ps, cache_rest, passing, cache_mbps, now_ps)
+            end_ps = max(end_ps, cache_ps + (cache_rest > 0))
             cache_waiting_ps = added(cache_waiting_ps, waited_ps)
         ring.issue_ps[i] = now_ps
         ring.done_ps[i] = end_ps + bank.latency_ps
@@ -343,6 +368,7 @@ def serve(hw, prog, ring, out, count):
     at[AT_NOW_PS], at[AT_TILE_PS], at[AT_BOOKED_PS], at[AT_LAST_PS] = now_ps, tile_ps, booked_ps, last_ps
     at[AT_PLACE], out.waiting_ps[tier] = place, waiting_ps
     out.waiting_ps[cache] = cache_waiting_ps
+    reading[WHOLE_PS], reading[REST] = cache_ps, cache_rest
 
 
 @inner
@@ -413,7 +439,7 @@ def run(hw, prog, memory, ring, out):
             if count == 0:
                 begin_op(ring, at[AT_OP] + 1)
                 continue
-            find_channels(hw, ring, count)
+            find_channels(hw, prog, ring, count)
             serve(hw, prog, ring, out, count)
             count_lot(hw, prog, ring, out, count)
             left -= count

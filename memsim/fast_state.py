@@ -43,8 +43,9 @@ HOP_COLUMNS = 13
 # where a unit has no port
 (
     LAUNCH_PS, WAIT_AT, BLOCK_AT, SHARES, IN_FLIGHT, IN_ORDER, FLOPS, MFLOPS, WORKING_PS, FIXED_PS,
-    DISPATCH_PS, STARTUP_PS, DRAIN_PS, IDLE_PS, DRAWN, FIRST_UNIT, LAST_UNIT, ROUTES, PORT_MBPS,
-) = range(19)  # fmt: skip
+    DISPATCH_PS, STARTUP_PS, DRAIN_PS, IDLE_PS, DRAWN, FIRST_UNIT, LAST_UNIT, ROUTES, WITHHELD,
+    PORT_MBPS,
+) = range(20)  # fmt: skip
 # Counts.kernels
 READY_PS, START_PS, END_PS, REQUESTS, DIGEST = range(5)
 # Counts.ledger: + 0 for reads, + 1 for writes
@@ -66,16 +67,16 @@ LEFT, NEXT_BLOCK = range(2)
 # whether it waits for a tile to end; NEXT continues a queue; FREE_SLOT is the stack of unused slots,
 # FREE_TILES the height of the slot's stack of places for tiles that were used before. OF_OP numbers the next
 # request among those of its op; CACHED says whether the cache is in front of its span's tier, WALKS how many
-# levels of translation it may miss.
+# levels of translation it may miss; READING counts its outstanding tiles that read.
 (
     KERNEL, ON_UNIT, BLOCK, OP, OP_ROW, ROW, ROW_END, SECOND, SPAN_TIER, SPAN_OFFSET, TRANSFER, LARGEST,
     SPAN_LEFT, REQUEST, TILES, OUTSTANDING, TILE, TO_WORK, WORKED_PS, WAITS, PAID, NEED, SINCE_PS, NEXT,
-    FREE_TILES, OF_OP, CACHED, WALKS, FREE_SLOT,
-) = range(29)  # fmt: skip
-SLOT_COLUMNS = 29
+    FREE_TILES, OF_OP, CACHED, WALKS, READING, FREE_SLOT,
+) = range(30)  # fmt: skip
+SLOT_COLUMNS = 30
 # State.tiles: requests still out (one more while the tile is open), number, whether it is worked (0 / 1),
-# stack of unused
-TILE_LEFT, TILE_NUMBER, TILE_WORKED, TILE_FREE = range(4)
+# whether it reads (0 / 1), stack of unused
+TILE_LEFT, TILE_NUMBER, TILE_WORKED, TILE_READS, TILE_FREE = range(5)
 # State.requests. R_BLOCK is its slot's BLOCK; R_STEP counts the hops behind it, with the tier as one: out,
 # tier, back; it is SETTLED when its completion is known. R_PARTS are its packets at this hop, or its pieces
 # at the tier; R_PAID says whether it has taken their credits and not gone on yet, R_POOL is the pool that
@@ -121,6 +122,7 @@ class Hardware(NamedTuple):
     hops    int64[m, 13]      hops of all routes, the initiator's first
     curves  int64[n, 2]       efficiency of links by size, and tails of tiers (see rules)
     pools   int64[P, 5]       every pool when it is full
+    away_ps int64[channels + 2]   what a load of a channel takes more than LATENCY_PS; 0 of the cache
     """
 
     sizes: np.ndarray
@@ -130,10 +132,11 @@ class Hardware(NamedTuple):
     hops: np.ndarray
     curves: np.ndarray
     pools: np.ndarray
+    away_ps: np.ndarray
 
 
 class Work(NamedTuple):
-    """A program (see program.py): kernels int64[K + 1, 19] (the last row ends the lists), wait_for int64[m],
+    """A program (see program.py): kernels int64[K + 1, 20] (the last row ends the lists), wait_for int64[m],
     op_at int64[blocks + 1], ops."""
 
     kernels: np.ndarray
@@ -209,7 +212,7 @@ def fresh_state(hardware: Hardware, work: Work, slots: int, most: int, requests:
         hardware.pools.copy(),
         progress,
         slot_table,
-        np.zeros((slots * most, 4), np.int64),
+        np.zeros((slots * most, 5), np.int64),
         np.zeros((requests, REQUEST_COLUMNS), np.int64),
         np.empty((HEAPS, deep, 4), np.int64),
         np.zeros(HEAPS, np.int64),

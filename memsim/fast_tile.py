@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from memsim.fast_pool import borrow, give_back_bytes, give_back_credits
+from memsim.fast_depart import depart
+from memsim.fast_pool import borrow, owed, give_back_bytes, give_back_credits
 from memsim.fast_queue import post, schedule
-from memsim.fast_route import book, free_ps
+from memsim.fast_serve import book
 from memsim.fast_state import (  # fmt: skip
     BLOCK,
-    BLOCK_AT,
     BLOCK_END,
     CACHED,
     DRAIN_PS,
@@ -19,47 +19,31 @@ from memsim.fast_state import (  # fmt: skip
     IN_FLIGHT,
     IN_ORDER,
     ISSUE,
-    ISSUED,
     KERNEL,
     LARGEST,
     LARGEST_BYTES,
-    LATENCY_PS,
     LATER,
     LEVELS,
-    LINK,
     MFLOPS,
     MOST_TILES,
-    MOVED,
     NONE,
     OF_OP,
     ON_UNIT,
     OP,
     OP_ROW,
     OUTSTANDING,
-    OUTWARD,
     PAID,
-    PORT_MBPS,
+    READING,
     REQUEST,
-    REQUESTS,
     ROUTES,
     ROW,
     ROW_END,
-    R_BLOCK,
     R_BYTES,
-    R_ISSUE_PS,
-    R_MOVED,
-    R_NUMBER,
-    R_OFFSET,
-    R_PAID,
-    R_PASSED_PS,
     R_POOL,
     R_PUSHES,
-    R_ROUTE,
     R_SLOT,
     R_STEP,
-    R_TIER,
     R_TILE,
-    R_TRANSFER,
     R_WRITE,
     SECOND,
     SETTLED,
@@ -71,37 +55,28 @@ from memsim.fast_state import (  # fmt: skip
     TILES,
     TILE_FREE,
     TILE_LEFT,
-    TILE_WORKED,
     TILE_NUMBER,
+    TILE_READS,
+    TILE_WORKED,
     TO_WORK,
     TRANSFER,
     UNIT,
     UNITS,
     WAITS,
-    WALKER_AT,
-    WALKER_PS,
     WALKS,
-    WALK_PS,
     WORKED,
     WORKED_PS,
     WORKING_PS,
 )
-from memsim.jit import inner
+from memsim.jit import at, inner
 from memsim.rules import (  # fmt: skip
-    WALK_AGAIN_PPM,
-    WALK_PPM,
-    draw_walks,
-    DIRTY_PPM,
-    HIT_PPM,
-    draw_cached,
     IS_DEPENDENT,
     IS_HIT,
     IS_WORKED,
     IS_WRITE,
-    REGION,
     ROWS,
     TILE_ROWS,
-    added,
+    WALK_PPM,
     next_span,
     request_bytes,
     rounded_bytes,
@@ -116,8 +91,10 @@ def may_open_tile(prog, st, slot):
     """Whether a slot may ask for its next tile now."""
     sl = st.slots
     op = sl[slot, OP]
-    if prog.ops.table[op, IS_DEPENDENT] and sl[slot, OP_ROW] == 0 and sl[slot, OUTSTANDING] > 0:
-        return False
+    if prog.ops.table[op, IS_DEPENDENT] and sl[slot, OP_ROW] == 0:
+        awaited = READING if prog.ops.table[op, IS_WRITE] else OUTSTANDING
+        if sl[slot, awaited] > 0:
+            return False
     return sl[slot, OUTSTANDING] < prog.kernels[sl[slot, KERNEL], IN_FLIGHT]
 
 
@@ -139,6 +116,8 @@ def open_tile(prog, st, slot):
     st.tiles[tile, TILE_LEFT] = 1
     st.tiles[tile, TILE_NUMBER] = number
     st.tiles[tile, TILE_WORKED] = prog.ops.table[op, IS_WORKED]
+    st.tiles[tile, TILE_READS] = 1 - prog.ops.table[op, IS_WRITE]
+    sl[slot, READING] += st.tiles[tile, TILE_READS]
     if sl[slot, OP_ROW] == 0:
         sl[slot, OF_OP] = 0
     sl[slot, TILE] = tile
@@ -185,150 +164,46 @@ def find_span(hw, prog, memory, st, slot):
 @inner
 def ask(hw, prog, memory, st, out, slot, now_ps):
     """The next request that a block issues now; NONE when it has to wait or has asked for all, or FULL."""
-    sl = st.slots
+    mine = st.slots[at(slot)]
     while True:
-        if sl[slot, TILE] == NONE:
+        if mine[TILE] == NONE:
             if has_asked_all(prog, st, slot):
                 return NONE
             if not may_open_tile(prog, st, slot):
-                sl[slot, WAITS] = 1
+                mine[WAITS] = 1
                 return NONE
             open_tile(prog, st, slot)
-        elif sl[slot, SPAN_LEFT] > 0:
+        elif mine[SPAN_LEFT] > 0:
             if st.sizes[FREE_REQUEST] == NONE:
                 return FULL
-            nbytes = request_bytes(sl[slot, SPAN_OFFSET], sl[slot, SPAN_LEFT], sl[slot, LARGEST])
-            if not sl[slot, PAID] and not borrow(st, slot, nbytes, now_ps):
+            nbytes = request_bytes(mine[SPAN_OFFSET], mine[SPAN_LEFT], mine[LARGEST])
+            if not mine[PAID] and not borrow(prog, st, slot, nbytes, now_ps):
                 return NONE
             return depart(hw, prog, st, out, slot, nbytes, now_ps)
-        elif sl[slot, ROW] < sl[slot, ROW_END]:
+        elif mine[ROW] < mine[ROW_END]:
             find_span(hw, prog, memory, st, slot)
         else:
             close_tile(prog, st, slot)
 
 
 @inner
-def depart(hw, prog, st, out, slot, nbytes, now_ps):
-    """Make a slot's next request, its bytes in hand, and count it; returns it."""
-    sl, rq = st.slots, st.requests
-    request = st.sizes[FREE_REQUEST]
-    st.sizes[FREE_REQUEST] = st.spokes[request, LATER]
-    kernel, op, tier = sl[slot, KERNEL], sl[slot, OP], sl[slot, SPAN_TIER]
-    write = prog.ops.table[op, IS_WRITE]
-    pushes = NONE
-    if sl[slot, CACHED]:
-        tier, pushes = draw_place(hw, prog, st, slot, tier, write)
-    moved = rounded_bytes(sl[slot, SPAN_OFFSET], nbytes, hw.tiers[tier, UNIT])
-    route = prog.kernels[kernel, ROUTES] + tier
-    rq[request, R_SLOT] = slot
-    rq[request, R_BLOCK] = sl[slot, BLOCK]
-    rq[request, R_NUMBER] = sl[slot, REQUEST]
-    rq[request, R_TILE] = sl[slot, TILE]
-    rq[request, R_TIER] = tier
-    rq[request, R_OFFSET] = sl[slot, SPAN_OFFSET]
-    rq[request, R_BYTES] = nbytes
-    rq[request, R_MOVED] = moved
-    rq[request, R_WRITE] = write
-    rq[request, R_TRANSFER] = sl[slot, TRANSFER]
-    rq[request, R_ISSUE_PS] = now_ps
-    rq[request, R_ROUTE] = route
-    rq[request, R_STEP] = 0
-    rq[request, R_PAID] = 0
-    rq[request, R_PUSHES] = pushes
-    rq[request, R_PASSED_PS] = pass_port(hw, prog, st, out, slot, route, tier, write, moved, now_ps)
-    st.tiles[sl[slot, TILE], TILE_LEFT] += 1
-    count_request(hw, out, kernel, prog.ops.table[op, REGION], tier, write, nbytes, moved, route)
-    if pushes != NONE:
-        pushed = rounded_bytes(sl[slot, SPAN_OFFSET], nbytes, hw.tiers[pushes, UNIT])
-        out.written_back[pushes] += pushed
-        out.kernel_moved[kernel, pushes, 1] += pushed
-    sl[slot, PAID] = 0
-    sl[slot, REQUEST] += 1
-    sl[slot, OF_OP] += 1
-    sl[slot, SPAN_OFFSET] += nbytes
-    sl[slot, SPAN_LEFT] -= nbytes
-    return request
-
-
-@inner
-def draw_place(hw, prog, st, slot, tier, write):
-    """Where a slot's next request to a cached tier goes, and the tier that it pushes lines to, or NONE."""
-    sl, table = st.slots, prog.ops.table
-    op, cache = sl[slot, OP], hw.sizes[TIERS] - 1
-    hit_ppm, dirty_ppm = table[op, HIT_PPM], table[op, DIRTY_PPM]
-    if hit_ppm + dirty_ppm == 0:
-        return cache if write else tier, NONE
-    block = sl[slot, BLOCK] - prog.kernels[sl[slot, KERNEL], BLOCK_AT]
-    place = op - prog.op_at[sl[slot, BLOCK]]
-    hit, pushes = draw_cached(block, place, sl[slot, OF_OP], hit_ppm, dirty_ppm)
-    return cache if hit or write else tier, tier if pushes else NONE
-
-
-@inner
-def walk(hw, prog, st, out, slot, request, now_ps):
-    """Whether the request that a slot has just made looks up its page first; if so, book the walkers."""
-    sl, table = st.slots, prog.ops.table
-    tier, op = sl[slot, SPAN_TIER], sl[slot, OP]
-    if sl[slot, WALKS] == 0:
-        return False
-    block = sl[slot, BLOCK] - prog.kernels[sl[slot, KERNEL], BLOCK_AT]
-    place, number = op - prog.op_at[sl[slot, BLOCK]], sl[slot, OF_OP] - 1
-    walks = draw_walks(block, place, number, table[op, WALK_PPM], table[op, WALK_AGAIN_PPM])
-    if walks == 0:
-        return False
-    end_ps, latency_ps = now_ps, 0
-    waiting = len(out.waiting_ps) - hw.sizes[TIERS] + 1 + tier
-    for level in range(min(walks, sl[slot, WALKS])):
-        walker, kept_ps = hw.tiers[tier, WALKER_AT] + level, hw.tiers[tier, WALKER_PS + level]
-        waited_ps = max(0, free_ps(st.servers, walker) - now_ps)
-        out.waiting_ps[waiting] = added(out.waiting_ps[waiting], waited_ps)
-        end_ps = max(end_ps, book(st.servers, walker, now_ps, (kept_ps, 0), 1))
-        latency_ps += hw.tiers[tier, WALK_PS + level]
-    schedule(st, request, 2 * max(now_ps + 1, end_ps + latency_ps) + 1)
-    return True
-
-
-@inner
-def pass_port(hw, prog, st, out, slot, route, tier, write, moved, now_ps):
-    """Book the port of a slot's unit, where no link is on the way; returns when a request may be complete."""
-    mbps = prog.kernels[st.slots[slot, KERNEL], PORT_MBPS + write]
-    if mbps == 0 or hw.routes[route] < hw.routes[route + 1]:
-        return now_ps
-    units = hw.sizes[UNITS]
-    port = len(st.servers) - 3 * units + 2 * st.slots[slot, ON_UNIT] + write
-    place = len(out.waiting_ps) - hw.sizes[TIERS]
-    out.waiting_ps[place] = added(out.waiting_ps[place], max(0, free_ps(st.servers, port) - now_ps))
-    end_ps = book(st.servers, port, now_ps, service_ps(moved, mbps), mbps)
-    return end_ps if write else end_ps + hw.tiers[tier, LATENCY_PS]
-
-
-@inner
-def count_request(hw, out, kernel, region, tier, write, nbytes, moved, route):
-    """Enter a request in the ledger: issued and moved, by region, tier and link."""
-    out.kernels[kernel, REQUESTS] += 1
-    out.ledger[region, tier, ISSUED + write] += nbytes
-    out.ledger[region, tier, MOVED + write] += moved
-    out.kernel_moved[kernel, tier, write] += moved
-    for hop in range(hw.routes[route], hw.routes[route + 1]):
-        direction = hw.hops[hop, OUTWARD] ^ 1 ^ write
-        out.kernel_moved[kernel, hw.sizes[TIERS] + hw.hops[hop, LINK], direction] += moved
-
-
-@inner
 def give_back(hw, prog, st, out, request, now_ps):
     """A request gives back what it holds at a link or a tier; it goes on in phase 5, or it is complete."""
-    rq = st.requests
-    if rq[request, R_POOL] != NONE:
+    asked = st.requests[at(request)]
+    if asked[R_POOL] != NONE:
         give_back_credits(st, out, request, now_ps)
-    if rq[request, R_STEP] != SETTLED:
+    if asked[R_STEP] != SETTLED:
         schedule(st, request, 2 * now_ps + 1)
         return
-    slot, tile = rq[request, R_SLOT], rq[request, R_TILE]
-    give_back_bytes(st, out, st.slots[slot, ON_UNIT], rq[request, R_BYTES], now_ps)
-    st.spokes[request, LATER] = st.sizes[FREE_REQUEST]
+    slot, tile = asked[R_SLOT], asked[R_TILE]
+    nbytes = owed(prog, st, slot, asked[R_BYTES])
+    if asked[R_PUSHES] != NONE and not asked[R_WRITE]:
+        nbytes *= 2
+    give_back_bytes(prog, st, out, slot, nbytes, now_ps)
+    st.spokes[at(request), LATER] = st.sizes[FREE_REQUEST]
     st.sizes[FREE_REQUEST] = request
-    st.tiles[tile, TILE_LEFT] -= 1
-    if st.tiles[tile, TILE_LEFT] == 0:
+    st.tiles[at(tile), TILE_LEFT] -= 1
+    if st.tiles[at(tile), TILE_LEFT] == 0:
         arrive(hw, prog, st, slot, tile, now_ps)
 
 
@@ -379,6 +254,7 @@ def end_tile(prog, st, slot, tile, now_ps):
         st.tiles[slot * most + sl[slot, FREE_TILES], TILE_FREE] = tile - slot * most
         sl[slot, FREE_TILES] += 1
     sl[slot, OUTSTANDING] -= 1
+    sl[slot, READING] -= st.tiles[tile, TILE_READS]
     if sl[slot, WAITS]:
         if may_open_tile(prog, st, slot):
             sl[slot, WAITS] = 0

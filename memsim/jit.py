@@ -20,12 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core.types import unliteral
 
 from memsim.errors import reason
 
 COMPILED_SOURCES = ("rules.py", "fast_*.py", "plan_*.py")
 _MARK = "compiled"
+
+
+# An index that is not negative: said so, compiled code does not look whether to count it from the end.
+at = np.uint64
 
 
 def _digest() -> str:

@@ -175,7 +175,7 @@ def _tier_ps(demand: Demand, tier: Tier) -> Floats:
     tail_ps += max((extra_ps for _, extra_ps in tier.loaded), default=0)
     least_ps = max(tier.occupancy_ps) + tier.turnaround_ps + 1
     served_ps = moved_bytes * 1e6 / min(tier.channel_mbps) + pieces * least_ps
-    return served_ps + demand.requests * (max(tier.latency_ps) + tail_ps)
+    return served_ps + demand.requests * (max(tier.latency_ps) + tier.spread_ps + tail_ps)
 
 
 def _walks_ps(demand: Demand, tier: Tier) -> Floats:

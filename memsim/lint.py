@@ -317,10 +317,11 @@ class Flight:
         """Loads and stores of all units together that are too few."""
         runner = self.system.initiators[0]
         way_ps = idle_latency_ps(self.system, 0, self.tier, self.write)
-        may, needed = runner.units * runner.unit_outstanding_bytes, self._bytes(way_ps)
+        may, needed = runner.units * runner.lent_bytes(runner.units), self._bytes(way_ps)
         if may < needed:
             words = self._words(f"{format_bytes(may)} in all units", format_bytes(needed), way_ps)
-            yield f"initiator.{runner.name}.unit_outstanding", needed, words
+            key = "outstanding" if may < runner.units * runner.unit_outstanding_bytes else "unit_outstanding"
+            yield f"initiator.{runner.name}.{key}", needed, words
 
     def _served_ps(self) -> int:
         return self.system.tiers[self.tier].latency_ps[self.write]

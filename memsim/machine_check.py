@@ -1,19 +1,20 @@
 """`memsim machines check`: does a machine behave as its file says, when plain patterns are replayed on it?
 
 A machine enters, a list of `Check` leaves: what a closed form over its numbers expects, and what the replay
-of a pattern found. For every tier: streams of reads and writes reach the bandwidth of the path, or what
-the requests in flight allow by Little's law, where they meet on channels as thrown dice do; a chase takes
-the idle latency and the transfers; random units are not faster than units in a row; storage at depth 1 is
-bound by its latency. For every copy engine: the set-up of a transfer, and the rate of large ones. Tiers are
-checked behind a cache that keeps nothing and without address translation, so that all that is read comes out
-of them and all that is written goes there. Rates are slopes between two sizes, so that launches, ramps and
-ends do not count. Nothing here is measured: the model is checked against the file.
+of a pattern found. For every tier: streams of reads and writes reach the bandwidth of the path, or what the
+requests in flight allow by Little's law, where they meet on channels as thrown dice do at worst; a chase
+takes the idle latency and the transfers; random units are not faster than units in a row; storage at depth
+1 is bound by its latency. For every copy engine: the set-up of a transfer, and the rate of large ones.
+Tiers are checked behind a cache that keeps nothing and without address translation, so that all that is
+read comes out of them and all that is written goes there. Rates are slopes between two sizes, so that
+launches, ramps and ends do not count. Nothing here is measured: the model is checked against the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,10 +104,11 @@ def _checks(system: System) -> Iterator[Check]:
 
 
 def _bare(system: System) -> System:
-    """A machine whose cache keeps nothing, whose pages are all at hand, and whose blocks begin at once."""
+    """A machine whose cache keeps nothing, whose pages are all at hand, whose channels are all as far, and
+    whose blocks begin at once."""
     cache = replace(system.cache, capacity_bytes=1, ways=0)
     runners = tuple(replace(runner, dispatch_ps=0) for runner in system.initiators)
-    tiers = tuple(replace(t, translation=()) for t in system.tiers)
+    tiers = tuple(replace(t, translation=(), spread_ps=0) for t in system.tiers)
     return replace(system, initiators=runners, cache=cache, tiers=tiers)
 
 
@@ -131,7 +133,9 @@ def _of_copies(way: Way) -> Iterator[Check]:
 def stream(way: Way) -> Check:
     """A stream reaches what its path sustains, or what its requests in flight allow."""
     grid = _grid(way, max(FLIGHTS * needed_bytes(way), STRIPES * way.stripe_bytes))
-    step = grid["programs"] * grid["block_bytes"]  # so that all blocks have as many tiles
+    step = grid["programs"] * grid["block_bytes"]  # so that all blocks have as many tiles,
+    at_once = max(1, way.runner.lent_bytes(grid["programs"]) // way.request_bytes)
+    step *= at_once // gcd(at_once, grid["block_bytes"] // way.request_bytes)  # and whole rounds of requests
     stripes = STORED_STRIPES if way.stored else STRIPES
     flight = max(step, _flight(way, grid), stripes * max(way.stripe_bytes, way.gathered_bytes))
     large = max(2, min(LARGE * flight, MOST_BYTES, way.holder.capacity_bytes) // step)

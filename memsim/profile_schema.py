@@ -111,6 +111,7 @@ class InitiatorTable(Table):
     writes: Literal["acknowledged", "posted"] = "acknowledged"
     units: Units = _key("any")  # they share the rates, so more units are slower ones
     unit_outstanding: Capacity = _key("faster")
+    outstanding: Capacity | None = _option("faster")  # of all units together
     request: Line | None = _option("faster")
     launch_gap: Gap = _key("slower")
     graph_launch: Gap = _key("slower")
@@ -172,6 +173,7 @@ class TierTable(Table):
     tail: SlowSteps | None = _option("slower")
     turnaround: Gap | None = _option("slower")
     write_buffer: Buffer | None = _option("any")
+    spread: Gap | None = _option("any")
     loaded_latency: LoadedTimes | None = _option("slower")
     energy: BitEnergy | None = _option("energy")
     translation: dict[Name, WalkTable] = Field({}, max_length=MOST_LEVELS)

@@ -58,6 +58,7 @@ class Program(NamedTuple):
     read_flops   of `flops`, those whose power goes into what the tile brings in
     work_ps      what a worked tile takes after its arithmetic
     tile_ps      what a worked tile takes then, one of a block after another
+    withheld     bytes that its units do not lend to the kernel (Initiator.lent_bytes)
     dispatch_ps  from the start of one block of the initiator to the next one's
     startup_ps, drain_ps   the initiator's set-up included
     idle_ps      of a block without accesses, from its start to its end
@@ -79,6 +80,7 @@ class Program(NamedTuple):
     read_flops: Int64s
     work_ps: Int64s
     tile_ps: Int64s
+    withheld: Int64s
     dispatch_ps: Int64s
     startup_ps: Int64s
     drain_ps: Int64s
@@ -139,6 +141,10 @@ def build_program(
         read_flops=_ints(powered),
         work_ps=_ints(runner.work_latency_ps for runner in runners),
         tile_ps=_ints(k.tile_ps for k in kernels),
+        withheld=_ints(
+            runner.unit_outstanding_bytes - runner.lent_bytes(k.blocks)
+            for k, runner in zip(kernels, runners, strict=True)
+        ),
         dispatch_ps=_ints(runner.dispatch_ps for runner in runners),
         startup_ps=_ints(k.startup_ps + runner.setup_ps for k, runner in zip(kernels, runners, strict=True)),
         drain_ps=_ints(k.drain_ps for k in kernels),

@@ -158,11 +158,13 @@ class Replay:
                 yield block.wake
                 yield self.at(0, ISSUE, block.block, block.requests)
             block.outstanding += 1
+            block.reading += self.reads(tile)
             block.in_line.append(tile)
             if tile.first_of_op:
                 block.of_op = 0
             for request in self.cut(block, tile):
-                yield from self.take(self.unit_pool(block), request.nbytes, request)
+                withheld = int(self.program.withheld[block.kernel])
+                yield from self.take(self.unit_pool(block), request.nbytes, request, withheld)
                 self.issue(request)
             tile.asked = True
         block.asked = True
@@ -172,8 +174,14 @@ class Replay:
         tile = block.next_tile
         assert tile is not None
         if tile.first_of_op and self.program.ops.table[tile.op, rules.IS_DEPENDENT]:
-            return block.outstanding == 0
+            awaited = block.reading if self.program.ops.table[tile.op, rules.IS_WRITE] else block.outstanding
+            if awaited:
+                return False
         return block.outstanding < int(self.program.tiles[block.kernel])
+
+    def reads(self, tile: Tile) -> int:
+        """1 for a tile of what is read, else 0."""
+        return int(not self.program.ops.table[tile.op, rules.IS_WRITE])
 
     def cut(self, block: Block, tile: Tile) -> Iterator[Request]:
         """The requests of a tile."""
@@ -246,18 +254,19 @@ class Replay:
         if program.in_order[kernel] or fixed_ps:
             end_ps = block.worked_ps = max(end_ps, block.worked_ps) + fixed_ps
         if end_ps == self.now_ps:
-            self.end_tile(block)
+            self.end_tile(block, tile)
         else:
             self.env.process(self.finish_work(block, tile, end_ps))
 
     def finish_work(self, block: Block, tile: Tile, end_ps: int) -> Steps:
         """Let a tile's arithmetic end."""
         yield self.at(end_ps - self.now_ps, WORKED, block.block, tile.number)
-        self.end_tile(block)
+        self.end_tile(block, tile)
 
-    def end_tile(self, block: Block) -> None:
+    def end_tile(self, block: Block, tile: Tile) -> None:
         """A tile is no longer outstanding."""
         block.outstanding -= 1
+        block.reading -= self.reads(tile)
         if block.wake is not None:
             if self.may_ask(block):
                 wake, block.wake = block.wake, None
@@ -283,6 +292,10 @@ class Replay:
             self.pass_port(request)
         if request.walks:
             yield self.at(self.walk(request), ISSUE, *request.key)
+        elif not hops and not request.write:
+            stored_ps = self.machine.ports[request.block.initiator][request.block.unit][1].free_ps
+            if stored_ps > self.now_ps:
+                yield self.at(stored_ps - self.now_ps, ISSUE, *request.key)
         for hop in hops:
             pool, credits = self.machine.credits(request, hop)
             if pool is not None:
@@ -316,9 +329,9 @@ class Replay:
             end_ps = max(end_ps, walker.book(self.now_ps, 0, 1, walk.occupancy_ps))
         return max(1, end_ps - self.now_ps + sum(walk.latency_ps for walk in request.walks))
 
-    def take(self, pool: Pool, credits: int, request: Request) -> Steps:
+    def take(self, pool: Pool, credits: int, request: Request, withheld: int = 0) -> Steps:
         """Take credits of a pool for a request, in line where it must."""
-        granted = pool.take(credits)
+        granted = pool.take(credits, withheld)
         if granted is not None:
             yield granted
             yield self.at(0, ISSUE, *request.key)
@@ -377,17 +390,20 @@ class Replay:
             return 0
         pushed = self.machine.moved_bytes(request.pushes, request.offset, request.nbytes)
         self.machine.load_ps(request.pushes, pushed, True, self.now_ps)
-        return self.book_pieces(request, request.pushes, True)
+        return (
+            self.book_pieces(request, request.pushes, True) + self.system.tiers[request.pushes].latency_ps[1]
+        )
 
     def book_pieces(self, request: Request, number: int, write: bool) -> int:
         """Book the channels of a request's pieces at a tier; returns when the last one ends."""
         tier = self.system.tiers[number]
         operation = int(rules.operation_bytes(request.transfer, tier.interleave_bytes))
         end_ps = self.now_ps
-        for station, nbytes in self.machine.pieces(number, request.offset, request.nbytes):
+        for station, nbytes, away_ps in self.machine.pieces(number, request.offset, request.nbytes):
             least_ps = int(rules.least_ps(nbytes, tier.occupancy_ps[write], operation))
             book = station.write if write else station.read
-            end_ps = max(end_ps, book(self.now_ps, nbytes, least_ps, tier))
+            booked_ps = book(self.now_ps, nbytes, least_ps, tier)
+            end_ps = max(end_ps, booked_ps if write else booked_ps + away_ps)
         return end_ps
 
     def complete(self, request: Request) -> None:
@@ -397,7 +413,8 @@ class Replay:
         elapsed_ps = self.now_ps - int(out.start_ps[kernel])
         term = rules.digest_term(self.number_in_kernel(block), request.number, elapsed_ps)
         out.digest[kernel] = (int(out.digest[kernel]) + int(term)) % 2_147_483_647
-        self.unit_pool(block).give_back(request.nbytes)
+        held = 2 if request.pushes >= 0 and not request.write else 1
+        self.unit_pool(block).give_back(request.nbytes, int(self.program.withheld[kernel]), held)
         request.tile.left -= 1
         if request.tile.asked and request.tile.left == 0:
             self.arrive(block, request.tile)
@@ -415,6 +432,8 @@ class Replay:
         self.out.moved[region, tier, write] += request.moved
         self.out.kernel_moved[kernel, tier, write] += request.moved
         if request.pushes >= 0:
+            if not write:  # what it pushes out is outstanding, too
+                self.unit_pool(request.block).force(request.nbytes, int(self.program.withheld[kernel]))
             pushed = self.machine.moved_bytes(request.pushes, request.offset, request.nbytes)
             self.out.written_back[request.pushes] += pushed
             self.out.kernel_moved[kernel, request.pushes, 1] += pushed

@@ -102,24 +102,33 @@ class Pool:
         self.env = env
         self.size = credits
         self.free = credits
-        self.line: deque[tuple[int, int, simpy.Event]] = deque()  # credits, since when, the grant
+        self.line: deque[tuple[int, int, int, simpy.Event]] = (
+            deque()
+        )  # credits, withheld, since when, the grant
         self.waited_ps = 0  # by all who stood in line
 
-    def take(self, credits: int) -> simpy.Event | None:
-        """Take credits at once (None), or the event that will say that they are granted."""
-        needed = min(credits, self.size)
-        if not self.line and needed <= self.free:
+    def take(self, credits: int, withheld: int = 0) -> simpy.Event | None:
+        """Take credits at once (None), or the event that will say that they are granted.
+
+        withheld  credits that must be left
+        """
+        needed = min(credits, self.size - withheld)
+        if not self.line and needed + withheld <= self.free:
             self.free -= needed
             return None
         granted = self.env.event()
-        self.line.append((needed, int(self.env.now), granted))
+        self.line.append((needed, withheld, int(self.env.now), granted))
         return granted
 
-    def give_back(self, credits: int) -> None:
-        """Return credits; the oldest in line get theirs while they suffice."""
-        self.free += min(credits, self.size)
-        while self.line and self.line[0][0] <= self.free:
-            needed, since_ps, granted = self.line.popleft()
+    def force(self, credits: int, withheld: int = 0) -> None:
+        """Take credits, lent or not."""
+        self.free -= min(credits, self.size - withheld)
+
+    def give_back(self, credits: int, withheld: int = 0, times: int = 1) -> None:
+        """Return credits, so many times; the oldest in line get theirs while they suffice."""
+        self.free += times * min(credits, self.size - withheld)
+        while self.line and self.line[0][0] + self.line[0][1] <= self.free:
+            needed, _, since_ps, granted = self.line.popleft()
             self.free -= needed
             self.waited_ps += int(self.env.now) - since_ps
             granted.succeed()
@@ -149,7 +158,8 @@ class Block:
     emptied: simpy.Event
     requests: int = 0
     of_op: int = 0  # requests of the op that it is at
-    outstanding: int = 0
+    outstanding: int = 0  # tiles
+    reading: int = 0  # of them those that read
     asked: bool = False  # all its tiles are asked for
     wake: simpy.Event | None = None
     next_tile: Tile | None = None
@@ -221,6 +231,7 @@ class Machine:
         self.channels = [[Station() for _ in range(tier.channels)] for tier in system.tiers]
         self.queues = [Pool(env, tier.queue_depth or NO_LIMIT) for tier in system.tiers]
         self.walkers = [[Station() for _ in tier.translation] for tier in system.tiers]
+        self.nearest_ps = [rules.nearest_ps(tier) for tier in system.tiers]
         self.forget(0)
         self.loaded = [np.array(tier.loaded, np.int64).reshape(-1, 2) for tier in system.tiers]
         self.tails = [np.array(tier.tail, np.int64).reshape(-1, 2) for tier in system.tiers]
@@ -260,10 +271,11 @@ class Machine:
         return self.system.routes[request.block.initiator][request.tier]
 
     def latency_ps(self, request: Request) -> int:
-        """Idle latency of the tier or the cache that a request goes to."""
+        """Idle latency of the cache or the tier that a request goes to; of loads the nearest one."""
         if request.tier == self.cache:
             return self.system.cache.latency_ps
-        return self.system.tiers[request.tier].latency_ps[request.write]
+        tier = self.system.tiers[request.tier]
+        return tier.latency_ps[1] if request.write else self.nearest_ps[request.tier]
 
     def moved_bytes(self, tier: int, offset: int, nbytes: int) -> int:
         """Bytes that a tier moves for a request."""
@@ -271,14 +283,15 @@ class Machine:
             return nbytes
         return int(rules.rounded_bytes(offset, nbytes, self.system.tiers[tier].unit_bytes))
 
-    def pieces(self, number: int, offset: int, nbytes: int) -> Iterator[tuple[Station, int]]:
-        """Channels that a request uses at a tier, with the bytes that each moves."""
+    def pieces(self, number: int, offset: int, nbytes: int) -> Iterator[tuple[Station, int, int]]:
+        """Channels that a request uses at a tier, the bytes that each moves, and how far it is."""
         tier = self.system.tiers[number]
         while nbytes > 0:
             piece = int(rules.piece_bytes(offset, nbytes, tier.interleave_bytes))
             channel = rules.channel_of(offset, tier.interleave_bytes, tier.channels)
             moved = int(rules.rounded_bytes(offset, piece, tier.unit_bytes))
-            yield self.channels[number][int(channel)], moved
+            away_ps = int(rules.away_ps(channel, tier.spread_ps))
+            yield self.channels[number][int(channel)], moved, away_ps
             offset += piece
             nbytes -= piece
 

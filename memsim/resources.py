@@ -15,7 +15,7 @@ import numpy as np
 
 from memsim.program import Program
 from memsim.rules import TIER, Memory
-from memsim.system import Hop, System, Walk
+from memsim.system import MOST_SPREAD, Hop, System, Tier, Walk
 
 # The order in which `explain` takes resources out of the way; RATE: those of a kind by what each takes alone.
 LAUNCH, START, FLIGHT, PLACES, QUEUES, LATENCY, RATE = range(7)
@@ -204,20 +204,24 @@ def _quicker(case: Case, scale: Scale) -> Case:
         return replace(each, latency_ps=scale.less(each.latency_ps, 1))
 
     system = case.system
-    tiers = tuple(
-        replace(
-            tier,
-            latency_ps=scale.less(tier.latency_ps, 1),
-            tail=tuple((slowest, scale.less(extra_ps)) for slowest, extra_ps in tier.tail),
-            loaded=tuple((load, scale.less(extra_ps)) for load, extra_ps in tier.loaded),
-            translation=tuple(replace(w, latency_ps=scale.less(w.latency_ps)) for w in tier.translation),
-        )
-        for tier in system.tiers
-    )
+    tiers = tuple(_nearer(tier, scale) for tier in system.tiers)
     routes = tuple(tuple(tuple(map(hop, route)) for route in by_tier) for by_tier in system.routes)
     cache = replace(system.cache, latency_ps=scale.less(system.cache.latency_ps, 1))
     program = case.program._replace(work_ps=scale.less(case.program.work_ps))
     return case._replace(system=replace(system, tiers=tiers, routes=routes, cache=cache), program=program)
+
+
+def _nearer(tier: Tier, scale: Scale) -> Tier:
+    """A tier with less of its latency, also between its nearest and its farthest channel."""
+    latency_ps = scale.less(tier.latency_ps, 1)
+    return replace(
+        tier,
+        latency_ps=latency_ps,
+        spread_ps=min(scale.less(tier.spread_ps), MOST_SPREAD * latency_ps[0]),
+        tail=tuple((slowest, scale.less(extra_ps)) for slowest, extra_ps in tier.tail),
+        loaded=tuple((load, scale.less(extra_ps)) for load, extra_ps in tier.loaded),
+        translation=tuple(replace(w, latency_ps=scale.less(w.latency_ps)) for w in tier.translation),
+    )
 
 
 def _quicker_walkers(scale: Scale, walks: tuple[Walk, ...]) -> tuple[Walk, ...]:
@@ -264,10 +268,10 @@ def _in_flight(case: Case, scale: Scale, one_by_one: np.ndarray) -> Case:
         replace(each, unit_outstanding_bytes=scale.many(each.unit_outstanding_bytes))
         for each in case.system.initiators
     )
-    tiles = np.where(one_by_one, case.program.tiles, scale.many(case.program.tiles))
-    return case._replace(
-        system=replace(case.system, initiators=roomy), program=case.program._replace(tiles=tiles)
-    )
+    program = case.program
+    tiles = np.where(one_by_one, program.tiles, scale.many(program.tiles))
+    program = program._replace(tiles=tiles, withheld=scale.many(program.withheld))
+    return case._replace(system=replace(case.system, initiators=roomy), program=program)
 
 
 def _more_units(case: Case, scale: Scale) -> Case:

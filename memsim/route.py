@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from memsim.errors import ProfileError, nearest
 from memsim.nodes import Fault, faults_of_graph, routes_of
-from memsim.system import MILLION, Cache, Hop, Initiator, Input, Link, System, Tier, Walk
+from memsim.system import MILLION, MOST_SPREAD, Cache, Hop, Initiator, Input, Link, System, Tier, Walk
 
 if TYPE_CHECKING:
     from memsim.profile_schema import CacheTable, InitiatorTable, LinkTable, Profile, TierTable, WalkTable
@@ -95,6 +95,9 @@ def _faults_of_tier(name: str, table: TierTable) -> Iterator[Fault]:
     if interleave % unit:
         found = f"{interleave} B is no multiple of the tier's unit, {unit} B"
         yield f"tier.{name}.interleave", f"{found}; make it one"
+    if table.spread and table.spread.number > MOST_SPREAD * table.latency.number:
+        found = f"{table.spread.text} between the nearest and the farthest channel"
+        yield f"tier.{name}.spread", f"{found}; expected at most {MOST_SPREAD} times the latency"
     if min(_channel_mbps(table)) < 1:
         yield f"tier.{name}.bandwidth", "less than 1 MB/s a channel; raise it or lower the channels"
     if devices * channels > MOST_CHANNELS:
@@ -147,6 +150,7 @@ def _initiator(name: str, table: InitiatorTable) -> Initiator:
         name=name,
         units=units,
         unit_outstanding_bytes=table.unit_outstanding.number,
+        outstanding_bytes=_or_none(table.outstanding),
         request_bytes=_request_bytes(table),
         launch_gap_ps=table.launch_gap.number,
         graph_launch_ps=table.graph_launch.number,
@@ -228,6 +232,7 @@ def _tier(profile: Profile, name: str, table: TierTable) -> Tier:
         translation=_translation(table.translation),
         commanded=table.access == "command",
         devices=devices,
+        spread_ps=_or_none(table.spread),
         energy_fj=_or_none(table.energy),
         cost=tuple((dated, prices[name].number) for dated, prices in profile.cost.items() if name in prices),
     )

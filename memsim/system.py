@@ -11,6 +11,7 @@ from dataclasses import dataclass
 # How far a number can be trusted, best first.
 PROVENANCES = ("measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed")
 MILLION = 1_000_000  # parts that shares and tails are counted in
+MOST_SPREAD = 2  # times the mean latency of a load: so the nearest channel answers later than at once
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Initiator:
 
     units                  processors (SMs; engines of a copy engine)
     unit_outstanding_bytes bytes that the loads and stores of one unit may have outstanding
+    outstanding_bytes      what all units that a kernel runs on may have outstanding together; 0: no limit
     request_bytes          largest request that it sends over a link
     launch_gap_ps          from the end of what a kernel waits for to its first block
     graph_launch_ps        launch of a step's graph, paid once a step
@@ -51,9 +53,17 @@ class Initiator:
     wake_ps: int = 0
     dispatch_ps: int = 0
     posts: bool = False
+    outstanding_bytes: int = 0
     tags: int = 0
     credits: int = 0
     fp4_mflops: int = 0
+
+    def lent_bytes(self, blocks: int) -> int:
+        """Bytes that each unit lends to a kernel of so many blocks: its units share `outstanding_bytes`."""
+        if not self.outstanding_bytes:
+            return self.unit_outstanding_bytes
+        part = self.outstanding_bytes // max(1, min(self.units, blocks))
+        return min(self.unit_outstanding_bytes, max(1, part))
 
 
 @dataclass(frozen=True)
@@ -98,12 +108,13 @@ class Tier:
     channel_mbps     sustained rate of one channel
     interleave_bytes consecutive bytes on one channel
     unit_bytes       minimum transaction; every request is rounded out to it
-    latency_ps       idle, from arrival to the last byte beyond its transfer
+    latency_ps       idle, from arrival to the last byte beyond its transfer; of reads the channels' mean
     peak_mbps        what the datasheet promises for all channels together
     occupancy_ps     least time that a piece keeps its channel (a limit on operations a second); 0: none
     queue_depth      pieces that may be in the tier at once; 0: no limit
     tail             steps (n, extra): of a million requests the slowest n take `extra` ps more, n falling
     turnaround_ps    what a channel takes to change between reads and writes; 0: nothing
+    spread_ps        how much later a load of the farthest channel comes than one of the nearest
     write_buffer_bytes   written bytes that a channel gathers before it writes them, all at once; 0: none
     loaded           of a tier that is one server: points (millionths of its rate, extra ps), loads rising
     translation      levels of address translation, the smaller reach first; two at most
@@ -132,6 +143,12 @@ class Tier:
     devices: int = 1
     energy_fj: int = 0
     cost: tuple[tuple[str, int], ...] = ()
+    spread_ps: int = 0
+
+    def __post_init__(self) -> None:
+        """ValueError where the nearest channel would answer before it is asked (see rules.away_ps)."""
+        if self.spread_ps > MOST_SPREAD * self.latency_ps[0]:
+            raise ValueError(f"{self.name}: spread_ps {self.spread_ps} of latency_ps {self.latency_ps[0]}")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import benchmark_events
 import benchmark_steps
 import numpy as np
 from engine_cases import (
@@ -44,6 +45,7 @@ from memsim.trace import Access
 
 SOURCE = Path(__file__).with_name("benchmark_engine.cpp")
 WINDOW, ROWS, REPEATS = 512, 1 << 21, 5
+TILES = 200  # of each block of a scan
 TIER = dataclasses.replace(HBM, channels=16)
 QUICK = Cache("l2", 50_000_000, (10**9, 10**9), 1)  # the C++ loop has no cache that requests come through
 MACHINE = dataclasses.replace(
@@ -77,18 +79,18 @@ def in_cpp(
 ) -> tuple[int, int, float]:
     arguments = [rows, row_bytes, WINDOW // tile_rows, tile_rows, TIER.channels, TIER.channel_mbps[READ]]
     arguments += [TIER.interleave_bytes, TIER.unit_bytes, TIER.latency_ps[READ], stride, start_ps, REPEATS]
-    arguments += [int(retire == "in_order")]
+    arguments += [("any", "in_order", "bare").index(retire)]
     done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=True)
     end_ps, digest, seconds = done.stdout.split()
     return int(end_ps), int(digest), float(seconds)
 
 
-def compiled(folder: str) -> Path | None:
+def compiled(folder: str, source: Path = SOURCE) -> Path | None:
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         return None
-    program = Path(folder) / "engine"
-    subprocess.run([compiler, "-O3", "-march=native", "-std=c++17", SOURCE, "-o", program], check=True)
+    program = Path(folder) / source.stem
+    subprocess.run([compiler, "-O3", "-march=native", "-std=c++17", source, "-o", program], check=True)
     return program
 
 
@@ -120,12 +122,12 @@ def compare_plain(
 
 def time_only(name: str, trace: MemoryTrace, memory: Memory, system: System = MACHINE, bar: str = "") -> None:
     seconds, outcome = best_s(lambda: fast.run(trace, system, memory, ReplayOptions()))
-    print(f"{name:44} {int(outcome.requests.sum()) / seconds / 1e6:8.2f} {bar:>42}", flush=True)
+    print(f"{name:44} {int(outcome.requests.sum()) / seconds / 1e6:8.2f} {'':39}  {bar}", flush=True)
 
 
 def scan_case(tier: int, write: bool = False) -> tuple[MemoryTrace, Memory]:
     """A latent scan as a decode kernel does it: 132 blocks, 64-row tiles, two in flight."""
-    region = flat_region(0, 64 * 132 * 40, 1152)
+    region = flat_region(0, 64 * 132 * TILES, 1152)
     launch = kernel(blocks=132, tile_rows=64, tiles_in_flight=2, retire="in_order")
     access = Access(0, 0, 131, 0, write, 0, region.rows, spread="even", grain=64, worked=True)
     return one_kernel(launch, region, access), placed([region], tier)
@@ -133,7 +135,7 @@ def scan_case(tier: int, write: bool = False) -> tuple[MemoryTrace, Memory]:
 
 def four_streams() -> tuple[MemoryTrace, Memory]:
     """Four scans at once, two of HBM and two over the link, 33 blocks each."""
-    regions = [flat_region(i, 64 * 33 * 40, 1152) for i in range(4)]
+    regions = [flat_region(i, 64 * 33 * TILES, 1152) for i in range(4)]
     launches = [
         (
             kernel(i, blocks=33, tile_rows=64, tiles_in_flight=2, retire="in_order", stream=i),
@@ -166,6 +168,23 @@ def compare_all(program: Path | None) -> None:
             compare_plain(program, f"512 B rows, {tiles}", 512, 1, tile_rows, retire, bar)
             compare_plain(program, f"64 B rows, {tiles}", 64, 1, tile_rows, retire, "")
             compare_plain(program, f"512 B rows scattered, {tiles}", 512, 387_701, tile_rows, retire, "")
+    if program is not None:
+        _, _, bare_s = in_cpp(program, ROWS, 512, 1, 1, 0, "bare")
+        print(f"{'bare bookings in order':44} {'-':>8} {ROWS / bare_s / 1e6:8.2f}")
+
+
+def scans(program: Path | None) -> None:
+    """Requests as decode kernels ask for them, through the event loop."""
+    h200 = with_tier(with_gpu(MACHINE, units=132), 0, channels=96)
+    packed = over(h200, PACKED)
+    benchmark_events.compare(program, "latent scan from HBM", *scan_case(0), packed)
+    benchmark_events.compare(
+        program, "latent scan over a link with headers and tags", *scan_case(1), packed, "3"
+    )
+    time_only("  written", *scan_case(1, write=True), packed, "3")
+    time_only("  with a queue of 64 at the tier", *scan_case(1), with_tier(packed, 1, queue_depth=64), "3")
+    time_only("  over two links", *scan_case(1), over(h200, PACKED, PACKED))
+    benchmark_events.compare(program, "four streams, two over the link", *four_streams(), packed, "3")
 
 
 def main() -> None:
@@ -174,15 +193,8 @@ def main() -> None:
     print(f"{'case':44} {'fast':>8} {'C++':>8} {'fast/C++':>9} {'reference':>10} {'fast/ref':>9}  bar")
     with tempfile.TemporaryDirectory() as folder:
         compare_all(compiled(folder))
-    print("\nas decode kernels ask for them (requests of 8 KiB, cut into pieces of 512 B or 256 B)")
-    h200 = with_tier(with_gpu(MACHINE, units=132), 0, channels=96)
-    time_only("latent scan from HBM", *scan_case(0), h200)
-    packed = over(h200, PACKED)
-    time_only("latent scan over a link with headers and tags", *scan_case(1), packed, "3")
-    time_only("  written", *scan_case(1, write=True), packed, "3")
-    time_only("  with a queue of 64 at the tier", *scan_case(1), with_tier(packed, 1, queue_depth=64), "3")
-    time_only("  over two links", *scan_case(1), over(h200, PACKED, PACKED))
-    time_only("four streams, two over the link", *four_streams(), packed, "3")
+        print("\nas decode kernels ask for them (requests of 8 KiB, cut into pieces of 512 B or 256 B)")
+        scans(compiled(folder, benchmark_events.SOURCE))
     print()
     benchmark_steps.main()
 

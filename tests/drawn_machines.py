@@ -77,8 +77,9 @@ INITIATOR = table(
         "graph_launch": times(),
     },
     {
-        "request": sizes(16, 2**30), "dispatch": times(), "setup": times(), "wake": times(),
-        "work_latency": times(), "tags": log_int(1, 10**9), "credits": log_int(1, 10**9),
+        "request": sizes(16, 2**30), "outstanding": sizes(1, 10**16),
+        "dispatch": times(), "setup": times(), "wake": times(), "work_latency": times(),
+        "tags": log_int(1, 10**9), "credits": log_int(1, 10**9),
         "bf16": FLOPS, "fp8": FLOPS, "fp32": FLOPS,
         "port": rates(), "port_write": rates(), "power_bandwidth": rates(),
     },
@@ -150,6 +151,10 @@ def machine_files(draw: st.DrawFn) -> dict[str, Any]:
         smaller, larger = sorted((tier["unit"], tier["interleave"]), key=lambda n: int(n["value"].split()[0]))
         tier.update(unit=smaller, interleave=larger)
         tier["translation"] = draw(LEVELS)
+        if draw(st.booleans()):  # up to as far as channels may be apart; now and then refused
+            latency_ps = int(tier["latency"]["value"].split()[0])
+            far_ps = latency_ps * draw(st.sampled_from([1, 2] * 8 + [3])) // draw(st.sampled_from([1, 1, 9]))
+            tier["spread"] = {**tier["latency"], "value": f"{far_ps} ps"}
         if draw(st.integers(0, 9)) == 0:  # of one server; now and then refused
             tier.pop("devices", None)
             one = {**tier["channels"], "value": draw(st.sampled_from([1] * 9 + [2]))}

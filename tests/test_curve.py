@@ -14,7 +14,6 @@ from memsim.closed_form import Way, round_trip_ps
 from memsim.curve import Curve, Found, Point, draw_curve, errors, measured_folder, replayed
 from memsim.errors import OutputError, UsageError
 from memsim.route import build_system
-from memsim.trace import EACH, EVEN
 from workloads import beside
 from workloads.beside import Load
 from workloads.patterns import MOST_TILES
@@ -31,7 +30,7 @@ def small():
     """An H200 of 17 units, 12 channels and as small a share of the cache, as quick to fill."""
     system = system_of("h200", units=17)
     cache = replace(system.cache, capacity_bytes=system.cache.capacity_bytes // 16)
-    memory = replace(system.tiers[0], channels=12, peak_mbps=600_000)
+    memory = replace(system.tiers[0], channels=12, peak_mbps=600_000, spread_ps=0)
     return replace(system, tiers=(memory,), cache=cache)
 
 
@@ -53,7 +52,9 @@ def test_an_idle_load_takes_the_round_trip(small):
 def test_few_reads_move_what_littles_law_says_and_hold_nobody_up(small):
     load = Load("read", 2, 2048)
     found = replayed(small, 0, load)
-    trip_ps = round_trip_ps(Way(small, 0, 0), load.tile_bytes, load.tile_bytes)
+    runner = small.initiators[0]
+    work_ps = runner.work_latency_ps + load.tile_bytes // curve.WORD_BYTES * 10**6 // runner.fp32_mflops
+    trip_ps = round_trip_ps(Way(small, 0, 0), load.tile_bytes, load.tile_bytes) + work_ps
     assert found.mbps == pytest.approx(2 * 2048 * 10**6 / trip_ps, rel=0.03)
     assert found.latency_ps == pytest.approx(round_trip_ps(Way(small, 0, 0), 32, 32), rel=0.02)
 
@@ -155,7 +156,7 @@ def written(tmp_path, load, tiles):
 @pytest.mark.parametrize("pause_ps", [0, 700])
 def test_every_tile_is_streamed_once(tmp_path, kind, pause_ps):
     load = Load(kind, 3, 4096, pause_ps)
-    regions, ((_, chase), (stream, accesses)) = written(tmp_path, load, 100)
+    regions, ((_, chase), (stream, accesses)) = written(tmp_path, load, 96)
     assert len(chase.gather_rows) == len(set(chase.gather_rows.tolist())) == 8
     assert set(chase.gather_rows % beside.STRIDE_NODES) == {0}
     data = accesses.region == 1
@@ -168,19 +169,33 @@ def test_every_tile_is_streamed_once(tmp_path, kind, pause_ps):
             for first, count in zip(accesses.first_row[mine], accesses.rows[mine], strict=True)
             for row in range(first, first + count)
         ]
-        assert rows == list(range(100))
-    assert stream.blocks == (100 if pause_ps else 24)
-    assert (stream.blocks_per_unit, stream.startup_ps) == (8, pause_ps)
-    assert regions[1].rows == 100
+        assert sorted(rows) == list(range(96)) != rows  # units begin apart
+    assert stream.blocks == 24
+    assert (stream.blocks_per_unit, stream.tile_ps) == (8, pause_ps)
+    assert regions[1].rows == 96
 
 
-def test_a_warp_stores_eight_tiles_between_two_looks_at_its_flag(tmp_path):
-    load = Load("write", 1, 512)
-    _, (_, (stream, accesses)) = written(tmp_path, load, 20)
-    assert accesses.region.tolist() == [2, *[1] * 8, 2, *[1] * 8, 2, *[1] * 4]
-    assert accesses.dependent.tolist() == [False] * 9 + [True] + [False] * 8 + [True] + [False] * 4
-    assert stream.tiles_in_flight == 9
-    assert {EVEN, EACH} >= set(accesses.spread.tolist()) - {0}
+def test_a_warp_has_eight_stored_tiles_on_their_way(tmp_path):
+    _, (_, (stream, accesses)) = written(tmp_path, Load("write", 1, 512), 20)
+    assert accesses.region.tolist() == [1] * 20
+    assert stream.tiles_in_flight == beside.TILES_A_LOOK == 8
+
+
+def test_a_pause_after_a_store_is_a_look_at_the_flag_that_takes_as_long(tmp_path):
+    _, (_, (stream, accesses)) = written(tmp_path, Load("write", 1, 512, 9_000), 3)
+    assert accesses.region.tolist() == [1, 2] * 3
+    assert accesses.dependent.tolist() == accesses.write.tolist() == [True, False] * 3
+    assert accesses.worked.tolist() == [False, True] * 3
+    assert stream.tile_ps == 9_000
+
+
+def test_streams_that_write_find_the_cache_full(tmp_path):
+    chase = beside.write(Load("write", 2, 512, fill_bytes=1_000_000), 8, 4, 5_000, 0, tmp_path / "t.parquet")
+    kernels = [kernel for kernel, _ in open_trace(tmp_path / "t.parquet").kernels()]
+    assert [kernel.name for kernel in kernels] == [beside.FILL, beside.CHASE, beside.STREAM]
+    assert chase == 1
+    assert kernels[2].waits_for == (0,)
+    assert kernels[0].stream == kernels[1].stream == 0
 
 
 def test_a_trace_that_is_none_is_refused(tmp_path):

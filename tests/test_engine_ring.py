@@ -70,7 +70,7 @@ def drawn_lone_access(random: Random, launch: Kernel, cached: bool) -> Access:
     if random.random() < 0.3:
         gather, first, stride = np.array([random.randrange(256) for _ in range(rows)]), 0, 1
     write = not cached and spread != "each" and random.random() < 0.4
-    dependent, worked = random.random() < 0.3, random.random() < 0.6
+    dependent, worked = not write and random.random() < 0.3, random.random() < 0.6
     return Access(
         launch.id, block, last, random.randrange(3), write, first, rows, stride, spread, random.randint(1, 7),
         gather, dependent, worked,

@@ -36,7 +36,7 @@ from memsim.fast_state import BUCKETS
 from memsim.limits import longest_time_ps
 from memsim.options import ReplayOptions
 from memsim.placement import Piece, Placement, build_memory
-from memsim.program import build_program
+from memsim.program import build_program, home_of
 from memsim.rules import ROW_BYTES
 from memsim.segments import split
 from memsim.system import System
@@ -52,9 +52,11 @@ def test_random_systems_and_traces(random: Random) -> None:
     watched = Watched(trace)  # type: ignore[arg-type]
     assert len(list(watched.kernels())) == len(outcome.end_ps)
     ledger.check(outcome, watched.tally.issued, system)
-    (whole,) = split(trace.kernels(), apart=False)
+    (whole,) = split(trace.kernels(), apart=False, home=lambda kernel: home_of(kernel, run_on))
     row_bytes = memory.regions[:, ROW_BYTES]
-    program = build_program(whole.launches, whole.waits, whole.new_step, system, row_bytes, run_on, plan)
+    program = build_program(
+        whole.launches, whole.waits, whole.new_step, system, row_bytes, run_on, plan, whole.handed
+    )
     assert outcome.end_ps.max() <= longest_time_ps(program, memory, system, quantum_bytes)
 
 

@@ -80,7 +80,7 @@ def test_what_is_set_is_a_premise_and_no_guess():
 def test_a_stated_range_is_taken_and_a_guess_without_one_by_the_default():
     table = load_machine("h200").model_dump(exclude_none=True)
     table["initiator"]["gpu"]["port"] |= {"low": "126.5 GB/s", "high": "506 GB/s"}
-    table["tier"]["hbm"]["latency"] |= {"low": "166 ns", "high": "332 ns"}  # measured, and yet with a range
+    table["tier"]["hbm"]["latency"] |= {"low": "165.5 ns", "high": "331 ns"}  # measured, and yet with a range
     from memsim.profile import check
 
     found = {each.path: each for each in Varied(check(table)).ranges}
@@ -186,7 +186,7 @@ def test_a_replay_says_its_interval_where_everything_was_measured(trace):
     ("path", "low", "high"),
     [
         ("initiator.gpu.port", "169 GB/s", "380 GB/s"),
-        ("tier.hbm.write_buffer", "5.33 KiB", "12 KiB"),
+        ("tier.hbm.write_buffer", "2.67 KiB", "6 KiB"),
         ("link.pcie.tags", None, None),
         ("tier.host.translation.near.latency", "293 ns", "660 ns"),
     ],

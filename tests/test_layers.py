@@ -23,8 +23,11 @@ LAYERS = (  # bottom first
         "trace_batch", "fast_queue", "fast_pack", "fast_lone", "reference_parts", "profile", "nodes",
         "plan_find", "plan_runs",
     },
-    {"trace_rules", "fast_pool", "route", "plan_keep"},
-    {"trace_read", "trace_write", "fast_route", "lint", "closed_form", "machine_graph", "plan_touch"},
+    {"trace_rules", "fast_pool", "fast_serve", "route", "plan_keep"},
+    {
+        "trace_read", "trace_write", "fast_route", "fast_depart", "lint", "closed_form", "machine_graph",
+        "plan_touch",
+    },
     {"trace_check", "trace_show", "fast_tile", "fast_ring", "reference", "recording", "translation_plan"},
     {"fast_loop", "cache_plan"},
     {"fast_first"},

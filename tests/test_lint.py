@@ -200,7 +200,7 @@ def test_what_follows_from_a_fault_is_not_listed_beside_it():
 
 @pytest.mark.parametrize("name", machine_names())
 def test_shipped_machines_have_no_doubts_but_for_one_that_is_the_point(name):
-    doubts = {"hbf": ["initiator.gpu.unit_outstanding"]}
+    doubts = {"hbf": ["initiator.gpu.outstanding"]}
     assert [finding.where for finding in lint_machine(name)] == doubts.get(name, [])
 
 

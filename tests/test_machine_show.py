@@ -204,7 +204,7 @@ def test_a_default_that_is_written_out_is_no_difference(override):
 @pytest.mark.parametrize(
     ("name", "override", "row"),
     [
-        ("hbf", [], "hbf local 646 GB/s gpu bytes in flight 288 GB/s hbf 10.0 us"),
+        ("hbf", [], "hbf local 431 GB/s gpu bytes in flight 43.3 GB/s gpu bytes in flight 10.0 us"),
         (
             "h200-host",
             ["link.pcie.bandwidth=128 GB/s"],

@@ -176,7 +176,7 @@ def test_a_path_sustains_what_was_measured_or_is_said(name, initiator, tier, wri
 @pytest.mark.parametrize(
     ("name", "tier", "ns"),
     [
-        ("h200", "hbm", 332), ("h200-host", "host", 1201), ("gh200", "host", 818), ("gh200", "hbm", 345),
+        ("h200", "hbm", 331), ("h200-host", "host", 1201), ("gh200", "host", 818), ("gh200", "hbm", 345),
         ("h200-peer", "peer", 1017), ("8xh200", "peer", 1217), ("cxl3-pool", "pool", 697),
         ("h200-cxl", "cxl", 1327), ("h200-nvme", "nvme", 61_090),
     ],

@@ -217,7 +217,7 @@ def test_what_is_no_level_of_translation_is_one_line(tmp_path, value, words):
         ("[initiator.gpu]", "[initiator]", "write [initiator.NAME] above its keys"),
         ("= 132", "= 65537", "gpu.units: 65537 is out of range; expected 1 to 65,536"),
         ('"143 ns"', '"0 ns"', "cache.l2.latency: '0 ns' is out of range; expected 1 ps"),
-        ('"50.75 KiB"', '"11 PB"', "initiator.gpu.unit_outstanding: '11 PB' is out of range"),
+        ('"4 KiB"', '"11 PB"', "tier.hbm.write_buffer: '11 PB' is out of range"),
         ('"674 T', '"2000000 P', "gpu.bf16: '2000000 PFLOP/s' is out of range"),
     ],
 )

@@ -98,32 +98,48 @@ def test_lanes_spread_over_channels_as_thrown_dice_at_any_stride(channels: int, 
     assert np.abs(found - lanes / channels).max() <= 5 * (lanes / channels) ** 0.5
 
 
+@given(st.integers(1, 300), st.integers(0, 1 << 40))
+def test_a_turn_gives_each_channel_one_lane(channels: int, turn: int) -> None:
+    first = turn * channels
+    assert {int(rules.channel_of_lane(first + i, channels)) for i in range(channels)} == set(range(channels))
+
+
 @pytest.mark.parametrize("channels", [96, 192])
-def test_a_long_run_loads_channels_unevenly_as_thrown_dice(channels: int) -> None:
+def test_turns_begin_at_any_channel(channels: int) -> None:
     """The sum of squared deviations over the mean is chi squared: channels - 1, within 5 deviations of it."""
-    found = np.zeros(channels, np.int64)
-    count_channels(found, 1 << 16, 1)
-    mean = (1 << 16) / channels
+    turns = 1 << 16
+    found = np.bincount([int(rules.channel_of_lane(turn * channels, channels)) for turn in range(turns)])
+    mean = turns / channels
     chi_squared = ((found - mean) ** 2 / mean).sum()
     assert chi_squared == pytest.approx(channels - 1, abs=5 * (2 * (channels - 1)) ** 0.5)
 
 
 @pytest.mark.parametrize("channels", [16, 96, 192])
 @pytest.mark.parametrize("stride", [1, 2, 16, 96, 1 << 14])
-@pytest.mark.parametrize("apart", [1, 2, 3, 8, 64, 96, 4096])
-def test_two_lanes_meet_on_a_channel_about_as_often_as_two_dice(
+@pytest.mark.parametrize("apart", [1, 2, 3, 8, 64, 95])
+def test_turns_begin_at_one_channel_about_as_often_as_two_dice_meet(
     channels: int, stride: int, apart: int
 ) -> None:
     """Two requests that meet on one channel need not meet on the next ones."""
-    lanes = 1 << 18
-    met = count_meetings(lanes, stride, apart, channels)
-    assert met == pytest.approx(lanes / channels, rel=0.15)
+    turns = 1 << 18
+    met = count_meetings(turns, stride * channels, apart * channels, channels)
+    assert met == pytest.approx(turns / channels, rel=0.15)
 
 
 def test_lanes_that_meet_more_often_than_dice_are_known() -> None:
-    """The mix is short and not perfect: 192 lanes apart, half as often again, is the worst that is known."""
+    """The mix is short and not perfect: 192 turns apart, half as often again, is the worst that is known."""
     lanes, channels = 1 << 18, 192
-    assert 1.3 < count_meetings(lanes, 1, 192, channels) / (lanes / channels) < 1.5
+    assert 1.3 < count_meetings(lanes, 192, 192 * 192, channels) / (lanes / channels) < 1.5
+
+
+def test_loads_of_channels_lie_at_different_distances() -> None:
+    """Squares of evenly spread fractions: most are near, the mean is a third of the spread."""
+    away = np.array([rules.away_ps(channel, 900_000) for channel in range(192)])
+    assert 0 <= away.min() < 1_000
+    assert 850_000 < away.max() < 900_000
+    assert rules.mean_away_ps(192, 900_000) == away.sum() // 192 == pytest.approx(300_000, rel=0.2)
+    assert np.median(away) == pytest.approx(225_000, rel=0.3)
+    assert rules.mean_away_ps(192, 0) == 0
 
 
 def test_all_bytes_of_a_lane_lie_on_one_channel() -> None:
@@ -133,12 +149,12 @@ def test_all_bytes_of_a_lane_lie_on_one_channel() -> None:
 
 
 def test_channels_are_pinned() -> None:
-    """The function is part of the model. Lanes 0 to 4 are mixed to 0, 0x86D2FA73, 0xDA7F4E7, 0xED6E1EFA and
-    0x8EAB11B3: of eight channels the first three bits are the channel."""
-    found = [int(rules.channel_of(lane * 512, 512, 8)) for lane in range(12)]
-    assert found == [0, 4, 0, 7, 4, 5, 6, 7, 6, 5, 0, 6]
+    """The function is part of the model. Turns 0 to 2 are mixed to 0, 0x86D2FA73 and 0xDA7F4E7: of eight
+    channels the first three bits are where a turn begins."""
+    found = [int(rules.channel_of(lane * 512, 512, 8)) for lane in range(20)]
+    assert found == [0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 0, 1, 2, 3, 0, 1, 2, 3]
     far = [int(rules.channel_of_lane((1 << 33) + lane, 192)) for lane in range(6)]
-    assert far == [10, 178, 0, 101, 164, 176]
+    assert far == [146, 147, 148, 149, 150, 151]
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 10**5))
@@ -342,3 +358,12 @@ def test_interleaved_spans_end_at_chunk_borders() -> None:
     assert [(tier, nbytes) for tier, _, nbytes in found].count((1, 6400)) == 1
     assert sum(nbytes for _, _, nbytes in found) == 25_600
     assert sorted(offset for tier, offset, _ in found if tier == 0) == [0, 6400, 12_800]
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 16, 96])
+def test_lanes_in_a_row_need_no_division(channels: int) -> None:
+    turn, channel, place = rules.dealt_lane(5, channels)
+    assert (turn, channel, place) == (5 // channels, rules.channel_of_lane(5, channels), 5 % channels)
+    for lane in range(6, 6 + 4 * channels):
+        turn, channel, place = rules.next_lane(turn, channel, place, channels)
+        assert (turn, channel, place) == rules.dealt_lane(lane, channels)

@@ -61,11 +61,11 @@ def scattered() -> tuple[MemoryTrace, frozenset[int]]:
 
 
 def large() -> tuple[MemoryTrace, frozenset[int]]:
-    return pattern("stream", bytes=16 << 20, programs=8, block_bytes=2 << 20, blocks_per_unit=1)
+    return pattern("stream", bytes=16 << 20, programs=4, block_bytes=4 << 20, blocks_per_unit=1)
 
 
 def large_writes() -> tuple[MemoryTrace, frozenset[int]]:
-    return pattern("stream", bytes=16 << 20, programs=8, block_bytes=2 << 20, blocks_per_unit=1, write=True)
+    return pattern("stream", bytes=16 << 20, programs=4, block_bytes=4 << 20, blocks_per_unit=1, write=True)
 
 
 def scraps() -> tuple[MemoryTrace, frozenset[int]]:
@@ -184,6 +184,7 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
         chosen = {
             "units": [(reads(), home), (copies(), home)],
             "unit_outstanding": [(one_block(), home), (one_block(), away)],
+            "outstanding": [(reads(), home), (reads(), away)],
             "port": [(reads(), home), (moved_inside(), home)],
             "port_write": [(writes(), home), (moved_inside(), home)],
             "request": [(probe, tier) for probe in (reads(), one_block()) for tier in tiers],

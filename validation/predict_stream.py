@@ -24,6 +24,7 @@ ROW_BYTES = 512  # what a warp's 32 threads ask for in one load
 LONG_BYTES = 64 << 20  # a larger call is replayed in shorter lengths
 PLENTY_BYTES = 128 << 20
 CALLS = 4  # counted
+STORES = 8  # tiles of a warp that are on their way while it goes on: more than there ever are
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,11 @@ class Stream:
         rows = self.warp_bytes // ROW_BYTES
         if self.by_warp:
             return Grid(
-                self.blocks * self.warps, self.resident * self.warps, self.warp_bytes, 2, worked_rows=rows
+                self.blocks * self.warps,
+                self.resident * self.warps,
+                self.warp_bytes,
+                STORES,
+                worked_rows=rows,
             )
         return Grid(self.blocks, self.resident, self.warp_bytes, self.warps, worked_rows=rows)
 

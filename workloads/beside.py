@@ -2,9 +2,10 @@
 
 A `Load` enters, a trace file with two kernels on two streams leaves: the chase, whose block takes the first
 unit alone, and the streams, whose blocks fill the units beside it. A streaming block is one warp: it has one
-tile in flight, waits where it must, and goes on. What is modelled is the loop of
-`validation/measure/cuda/loaded.cu`: stores are not waited for, but between two looks at its flag a warp
-stores no more than TILES_A_LOOK tiles, and a look is a load that hits the cache. It needs no torch.
+tile that it reads in flight, works on it, pauses, and goes on. What is modelled is the loop of
+`validation/measure/cuda/loaded.cu` when it has run for long: stores are not waited for, but a warp has no
+more than TILES_A_LOOK stored tiles on their way; units have run apart, so that each begins somewhere else
+in the stream; and the cache is full of what was written before. It needs no torch.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from workloads.grid import Blocks, each, even
 from workloads.patterns import MOST_TILES, distinct
 
 KINDS = ("read", "update", "write")
-CHASE, STREAM = "chase", "stream"  # names of the kernels, and of their regions
+CHASE, STREAM, FILL = "chase", "stream", "fill"  # names of the kernels, and of their regions
+FILL_ROW_BYTES = 4096
 WARP_BYTES = 512  # that a warp moves with one instruction, 16 bytes a thread
 MOST_WARPS = 32  # of a streaming block
-TILES_A_LOOK = 8  # tiles that a warp stores between two looks at the flag
+TILES_A_LOOK = 8  # tiles that a warp stores between two looks at the flag, and has on their way at most
+STORES = 8  # tiles of a warp that are on their way while it goes on: more than there ever are
 NODE_BYTES, STRIDE_NODES = 32, 4  # a sector is loaded; nodes are 128 bytes apart
 NODES = (2 << 30) // (NODE_BYTES * STRIDE_NODES)  # of a chase over 2 GiB
 
@@ -38,13 +41,17 @@ class Load:
     kind      read, update (in place) or write
     units     that stream; 0: the chase is alone
     flight    bytes that each of them asks for at once: 512, 1024, ... 65536
-    pause_ps  that a warp waits before each tile
+    pause_ps  that a warp waits after each tile
+    fill_bytes  written before: what a cache holds that is written by the streams
+    flops     operations that a warp makes of a tile that it has read; 0: where none are known
     """
 
     kind: str
     units: int
     flight: int
     pause_ps: int = 0
+    flops: int = 0
+    fill_bytes: int = 0
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -71,8 +78,10 @@ class Load:
         return self.units * self.shape[0]
 
 
-def write(load: Load, loads: int, tiles: int, warm_ps: int, seed: int, out: str | Path) -> None:
-    """Write the trace of a chase of `loads` beside streams of `tiles` tiles in all.
+def write(load: Load, loads: int, tiles: int, warm_ps: int, seed: int, out: str | Path) -> int:
+    """Write the trace of a chase of `loads` beside streams of `tiles` tiles in all; the number of the chase.
+
+    The streams are the kernel after it.
 
     warm_ps  from the chase's start to its first load: the streams find their pace
 
@@ -91,44 +100,49 @@ def write(load: Load, loads: int, tiles: int, warm_ps: int, seed: int, out: str 
             trace.region(_region(1, STREAM, tiles, load.tile_bytes))
             trace.region(_region(2, "flag", 1, NODE_BYTES))
         nodes = distinct(loads, NODES, np.random.default_rng(seed)) * STRIDE_NODES
-        trace.kernel(_kernel(0, CHASE, 1, 1, 1, startup_ps=warm_ps))
-        trace.access(_access(0, 0, Blocks(0, 0), loads, gather=nodes))
+        chase = _fill(load, trace) if load.fill_bytes else 0
+        trace.kernel(_kernel(chase, CHASE, 1, 1, 1, startup_ps=warm_ps))
+        trace.access(_access(chase, 0, Blocks(0, 0), loads, gather=nodes))
         if load.units:
-            _write_streams(load, tiles, trace)
+            _write_streams(load, chase + 1, tiles, seed, trace)
+    return chase
 
 
-def _write_streams(load: Load, tiles: int, trace: TraceWriter) -> None:
-    if load.pause_ps:
-        trace.kernel(_kernel(1, STREAM, tiles, load.shape[0], 1, startup_ps=load.pause_ps))
-        accesses = _paused(load.kind, tiles)
-    else:
-        in_flight = {"read": 1, "update": 2, "write": TILES_A_LOOK + 1}[load.kind]
-        trace.kernel(_kernel(1, STREAM, load.streams, load.shape[0], in_flight))
-        accesses = _unpaused(load, tiles)
-    for access in accesses:
-        trace.access(access)
+def _fill(load: Load, trace: TraceWriter) -> int:
+    """Fill the cache; the number of the next kernel."""
+    blocks, rows = load.units + 1, -(-load.fill_bytes // FILL_ROW_BYTES)
+    trace.region(_region(3, FILL, rows, FILL_ROW_BYTES))
+    trace.kernel(_kernel(0, FILL, blocks, 1, STORES))
+    trace.access(_access(0, 3, even(0, blocks - 1, 1), rows, write=True))
+    return 1
 
 
-def _paused(kind: str, tiles: int) -> Iterator[Access]:
-    """A block for each tile, which begins with its pause: a warp's next tile is the next one that is left."""
-    everyone = even(0, tiles - 1, 1)
-    if kind != "write":
-        yield _access(1, 1, everyone, tiles)
-    if kind != "read":
-        yield _access(1, 1, everyone, tiles, write=True, dependent=kind == "update")
+def _write_streams(load: Load, kernel: int, tiles: int, seed: int, trace: TraceWriter) -> None:
+    in_flight = {"read": 1, "update": STORES, "write": TILES_A_LOOK}[load.kind]
+    work = {"flops_per_tile": load.flops, "flops_unit": "fp32" if load.flops else "none"}
+    fields = {"tile_ps": load.pause_ps, "waits_for": tuple(range(kernel - 1)), **work}
+    trace.kernel(_kernel(kernel, STREAM, load.streams, load.shape[0], in_flight, **fields))
+    rounds = tiles // load.streams
+    begins = np.random.default_rng(seed).integers(rounds, size=load.units).tolist()
+    for number in range(rounds):
+        for unit, begin in enumerate(begins):
+            for access in _round(load, kernel, unit, (begin + number) % rounds):
+                trace.access(access)
 
 
-def _unpaused(load: Load, tiles: int) -> Iterator[Access]:
-    """A block for each warp; the warps stride over the tiles together, a tile each in a round."""
-    everyone = even(0, load.streams - 1, 1)
-    for round_, first in enumerate(range(0, tiles, load.streams)):
-        here = {"first_row": first, "rows": min(load.streams, tiles - first)}
-        if load.kind == "write" and round_ % TILES_A_LOOK == 0:
-            yield _access(1, 2, each(0, load.streams - 1), 1, dependent=round_ > 0)
-        if load.kind != "write":
-            yield _access(1, 1, everyone, **here)
-        if load.kind != "read":
-            yield _access(1, 1, everyone, **here, write=True, dependent=load.kind == "update")
+def _round(load: Load, kernel: int, unit: int, place: int) -> Iterator[Access]:
+    """A round of a unit: a tile for each warp, and its look at the flag if it waits for it or pauses then."""
+    warps = load.shape[0]
+    mine = unit * warps, (unit + 1) * warps - 1
+    moved = {"rows": warps, "first_row": place * load.streams + unit * warps}
+    if load.kind == "write":
+        yield _access(kernel, 1, even(*mine, 1), **moved, write=True, dependent=True)
+        if load.pause_ps:
+            yield _access(kernel, 2, each(*mine), 1, worked=True)
+        return
+    yield _access(kernel, 1, even(*mine, 1), **moved, worked=bool(load.flops or load.pause_ps))
+    if load.kind == "update":
+        yield _access(kernel, 1, even(*mine, 1), **moved, write=True, dependent=True)
 
 
 def _region(number: int, name: str, rows: int, row_bytes: int) -> Region:
@@ -136,7 +150,13 @@ def _region(number: int, name: str, rows: int, row_bytes: int) -> Region:
 
 
 def _kernel(
-    number: int, name: str, blocks: int, blocks_per_unit: int, tiles_in_flight: int, startup_ps: int = 0
+    number: int,
+    name: str,
+    blocks: int,
+    blocks_per_unit: int,
+    tiles_in_flight: int,
+    startup_ps: int = 0,
+    **more: Any,
 ) -> Kernel:
     return Kernel(
         id=number,
@@ -144,8 +164,7 @@ def _kernel(
         family=name,
         layer=-1,
         step=0,
-        stream=number,
-        waits_for=(),
+        stream=int(name == STREAM),
         blocks=blocks,
         blocks_per_unit=blocks_per_unit,
         tile_rows=1,
@@ -154,6 +173,7 @@ def _kernel(
         retire="any",
         startup_ps=startup_ps,
         tile_rule="chase beside streams",
+        **{"waits_for": (), **more},
     )
 
 
