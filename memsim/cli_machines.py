@@ -153,7 +153,7 @@ def curve_machine(
 
     A pointer chase on one unit is replayed beside more and more units that read, update and write.
     """
-    from memsim import curve, curve_plot, progress, report, report_json
+    from memsim import curve, curve_plot, curve_show, progress, report, report_json
     from memsim.profile import load_machine
     from memsim.route import build_system
 
@@ -166,9 +166,9 @@ def curve_machine(
     if output is not None:
         curve_plot.draw(found, output)
     if as_json:
-        print(report_json.dumps(curve.document(found)), end="")
+        print(report_json.dumps(curve_show.document(found)), end="")
     else:
-        report.show(curve.table(found))
+        report.show(curve_show.table(found))
 
 
 @app.command("check")

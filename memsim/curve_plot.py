@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memsim.curve import Curve, Found, Point, errors, rate_unit
+from memsim.curve import Curve, Found, Point, errors
+from memsim.curve_show import rate_unit
 from memsim.errors import OutputError
 from memsim.output import check_writable
 from memsim.units import format_share

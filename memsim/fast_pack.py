@@ -13,7 +13,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from memsim import rules
+from memsim import lanes
 from memsim.fast_state import HOP_COLUMNS, NONE, TIER_COLUMNS, Hardware, Work
 from memsim.options import ReplayOptions
 from memsim.program import Program
@@ -110,7 +110,7 @@ def _tier(
         server, tier.channels, tier.interleave_bytes, tier.unit_bytes, queue, *tail,
         tier.turnaround_ps, tier.write_buffer_bytes,
         *loaded, walker,
-        *tier.channel_mbps, rules.nearest_ps(tier), tier.latency_ps[1], *tier.occupancy_ps,
+        *tier.channel_mbps, lanes.nearest_ps(tier), tier.latency_ps[1], *tier.occupancy_ps,
         pieces[0][0], pieces[1][0], pieces[0][1], pieces[1][1],
         *(walk.latency_ps for walk in walks), *(walk.occupancy_ps for walk in walks),
     ]  # fmt: skip
@@ -123,7 +123,7 @@ def _cache(cache: Cache, server: int) -> list[int]:
 def _away_ps(system: System) -> Int64s:
     """Hardware.away_ps."""
     away_ps = [
-        int(rules.away_ps(channel, tier.spread_ps))
+        int(lanes.away_ps(channel, tier.spread_ps))
         for tier in system.tiers
         for channel in range(tier.channels)
     ]

@@ -51,6 +51,7 @@ from memsim.fast_state import (  # fmt: skip
     WORKING_PS,
 )
 from memsim.jit import inner, jit
+from memsim.lanes import channel_of_lane, dealt_lane, next_lane
 from memsim.rules import (  # fmt: skip
     GATHER_AT,
     IS_DEPENDENT,
@@ -65,9 +66,6 @@ from memsim.rules import (  # fmt: skip
     STRIDE,
     TILE_ROWS,
     added,
-    channel_of_lane,
-    dealt_lane,
-    next_lane,
     digest_term,
     latency_bucket,
     next_span,

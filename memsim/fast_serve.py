@@ -36,13 +36,12 @@ from memsim.fast_state import (  # fmt: skip
     WORK_PS,
 )
 from memsim.jit import at, inner
+from memsim.lanes import dealt_lane, next_lane
 from memsim.rules import (  # fmt: skip
     MOST_WAITED_PS,
     WINDOW_PS,
     loaded_ps,
     added,
-    dealt_lane,
-    next_lane,
     operation_bytes,
     piece_bytes,
     piece_service_ps,

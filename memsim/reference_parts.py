@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import simpy
 
-from memsim import rules
+from memsim import lanes, rules
 from memsim.result import Outcome
 from memsim.system import Hop, System, Tier, Walk
 
@@ -231,7 +231,7 @@ class Machine:
         self.channels = [[Station() for _ in range(tier.channels)] for tier in system.tiers]
         self.queues = [Pool(env, tier.queue_depth or NO_LIMIT) for tier in system.tiers]
         self.walkers = [[Station() for _ in tier.translation] for tier in system.tiers]
-        self.nearest_ps = [rules.nearest_ps(tier) for tier in system.tiers]
+        self.nearest_ps = [lanes.nearest_ps(tier) for tier in system.tiers]
         self.forget(0)
         self.loaded = [np.array(tier.loaded, np.int64).reshape(-1, 2) for tier in system.tiers]
         self.tails = [np.array(tier.tail, np.int64).reshape(-1, 2) for tier in system.tiers]
@@ -288,9 +288,9 @@ class Machine:
         tier = self.system.tiers[number]
         while nbytes > 0:
             piece = int(rules.piece_bytes(offset, nbytes, tier.interleave_bytes))
-            channel = rules.channel_of(offset, tier.interleave_bytes, tier.channels)
+            channel = lanes.channel_of(offset, tier.interleave_bytes, tier.channels)
             moved = int(rules.rounded_bytes(offset, piece, tier.unit_bytes))
-            away_ps = int(rules.away_ps(channel, tier.spread_ps))
+            away_ps = int(lanes.away_ps(channel, tier.spread_ps))
             yield self.channels[number][int(channel)], moved, away_ps
             offset += piece
             nbytes -= piece

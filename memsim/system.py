@@ -146,7 +146,7 @@ class Tier:
     spread_ps: int = 0
 
     def __post_init__(self) -> None:
-        """ValueError where the nearest channel would answer before it is asked (see rules.away_ps)."""
+        """ValueError where the nearest channel would answer before it is asked (see lanes.away_ps)."""
         if self.spread_ps > MOST_SPREAD * self.latency_ps[0]:
             raise ValueError(f"{self.name}: spread_ps {self.spread_ps} of latency_ps {self.latency_ps[0]}")
 

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from memsim import fast, reference
+from memsim.lanes import channel_of_lane
 from memsim.options import ReplayOptions
 from memsim.placement import Piece, Placement, build_memory
 from memsim.program import Plan
 from memsim.result import Outcome
-from memsim.rules import Memory, channel_of_lane
+from memsim.rules import Memory
 from memsim.system import Cache, Hop, Initiator, Link, System, Tier, Walk
 from memsim.trace import FLOP_UNITS, SPREADS, Access, Accesses, Kernel, Region
 

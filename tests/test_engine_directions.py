@@ -26,7 +26,7 @@ from engine_cases import (
     with_tier,
 )  # fmt: skip
 
-from memsim.rules import channel_of
+from memsim.lanes import channel_of
 from memsim.system import System
 from memsim.trace import Access, Accesses, Kernel
 

@@ -21,7 +21,7 @@ from engine_cases import (
     with_tier,
 )  # fmt: skip
 
-from memsim.rules import away_ps, channel_of_lane, mean_away_ps
+from memsim.lanes import away_ps, channel_of_lane, mean_away_ps
 from memsim.trace import Access
 
 ROW = 512

@@ -21,7 +21,7 @@ from engine_cases import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memsim import rules
+from memsim import lanes, rules
 from memsim.placement import Piece, Placement, build_memory
 from memsim.program import build_program
 from memsim.result import LATENCY_BUCKETS
@@ -72,19 +72,19 @@ def test_rounding_covers_whole_transactions(offset: int, nbytes: int, unit_bytes
 
 
 @rules.jit
-def count_channels(found: np.ndarray, lanes: int, stride: int) -> None:
+def count_channels(found: np.ndarray, count: int, stride: int) -> None:
     """Count how many of some lanes, `stride` apart, each channel serves."""
-    for lane in range(lanes):
-        found[rules.channel_of(lane * stride * 512, 512, len(found))] += 1
+    for lane in range(count):
+        found[lanes.channel_of(lane * stride * 512, 512, len(found))] += 1
 
 
 @rules.jit
-def count_meetings(lanes: int, stride: int, apart: int, channels: int) -> int:
+def count_meetings(count: int, stride: int, apart: int, channels: int) -> int:
     """How many of some lanes share their channel with the one `apart` lanes behind them."""
     met = 0
-    for i in range(lanes):
+    for i in range(count):
         lane = i * stride
-        met += rules.channel_of_lane(lane, channels) == rules.channel_of_lane(lane + apart, channels)
+        met += lanes.channel_of_lane(lane, channels) == lanes.channel_of_lane(lane + apart, channels)
     return met
 
 
@@ -92,23 +92,23 @@ def count_meetings(lanes: int, stride: int, apart: int, channels: int) -> int:
 @pytest.mark.parametrize("stride", [1, 2, 64, 96, 4096, 1 << 20, 3, 5, 97, 387_701])
 def test_lanes_spread_over_channels_as_thrown_dice_at_any_stride(channels: int, stride: int) -> None:
     """The deviation of a count is sqrt(mean): none is further off than 5 of them."""
-    lanes = 1 << 20
+    count = 1 << 20
     found = np.zeros(channels, np.int64)
-    count_channels(found, lanes, stride)
-    assert np.abs(found - lanes / channels).max() <= 5 * (lanes / channels) ** 0.5
+    count_channels(found, count, stride)
+    assert np.abs(found - count / channels).max() <= 5 * (count / channels) ** 0.5
 
 
 @given(st.integers(1, 300), st.integers(0, 1 << 40))
 def test_a_turn_gives_each_channel_one_lane(channels: int, turn: int) -> None:
     first = turn * channels
-    assert {int(rules.channel_of_lane(first + i, channels)) for i in range(channels)} == set(range(channels))
+    assert {int(lanes.channel_of_lane(first + i, channels)) for i in range(channels)} == set(range(channels))
 
 
 @pytest.mark.parametrize("channels", [96, 192])
 def test_turns_begin_at_any_channel(channels: int) -> None:
     """The sum of squared deviations over the mean is chi squared: channels - 1, within 5 deviations of it."""
     turns = 1 << 16
-    found = np.bincount([int(rules.channel_of_lane(turn * channels, channels)) for turn in range(turns)])
+    found = np.bincount([int(lanes.channel_of_lane(turn * channels, channels)) for turn in range(turns)])
     mean = turns / channels
     chi_squared = ((found - mean) ** 2 / mean).sum()
     assert chi_squared == pytest.approx(channels - 1, abs=5 * (2 * (channels - 1)) ** 0.5)
@@ -134,26 +134,26 @@ def test_lanes_that_meet_more_often_than_dice_are_known() -> None:
 
 def test_loads_of_channels_lie_at_different_distances() -> None:
     """Squares of evenly spread fractions: most are near, the mean is a third of the spread."""
-    away = np.array([rules.away_ps(channel, 900_000) for channel in range(192)])
+    away = np.array([lanes.away_ps(channel, 900_000) for channel in range(192)])
     assert 0 <= away.min() < 1_000
     assert 850_000 < away.max() < 900_000
-    assert rules.mean_away_ps(192, 900_000) == away.sum() // 192 == pytest.approx(300_000, rel=0.2)
+    assert lanes.mean_away_ps(192, 900_000) == away.sum() // 192 == pytest.approx(300_000, rel=0.2)
     assert np.median(away) == pytest.approx(225_000, rel=0.3)
-    assert rules.mean_away_ps(192, 0) == 0
+    assert lanes.mean_away_ps(192, 0) == 0
 
 
 def test_all_bytes_of_a_lane_lie_on_one_channel() -> None:
     for lane in (0, 1, 77, 1 << 33):
-        channels = {int(rules.channel_of(lane * 512 + byte, 512, 96)) for byte in (0, 1, 300, 511)}
-        assert channels == {int(rules.channel_of_lane(lane, 96))}
+        channels = {int(lanes.channel_of(lane * 512 + byte, 512, 96)) for byte in (0, 1, 300, 511)}
+        assert channels == {int(lanes.channel_of_lane(lane, 96))}
 
 
 def test_channels_are_pinned() -> None:
     """The function is part of the model. Turns 0 to 2 are mixed to 0, 0x86D2FA73 and 0xDA7F4E7: of eight
     channels the first three bits are where a turn begins."""
-    found = [int(rules.channel_of(lane * 512, 512, 8)) for lane in range(20)]
+    found = [int(lanes.channel_of(lane * 512, 512, 8)) for lane in range(20)]
     assert found == [0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7, 0, 1, 2, 3, 0, 1, 2, 3]
-    far = [int(rules.channel_of_lane((1 << 33) + lane, 192)) for lane in range(6)]
+    far = [int(lanes.channel_of_lane((1 << 33) + lane, 192)) for lane in range(6)]
     assert far == [146, 147, 148, 149, 150, 151]
 
 
@@ -362,8 +362,8 @@ def test_interleaved_spans_end_at_chunk_borders() -> None:
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 16, 96])
 def test_lanes_in_a_row_need_no_division(channels: int) -> None:
-    turn, channel, place = rules.dealt_lane(5, channels)
-    assert (turn, channel, place) == (5 // channels, rules.channel_of_lane(5, channels), 5 % channels)
+    turn, channel, place = lanes.dealt_lane(5, channels)
+    assert (turn, channel, place) == (5 // channels, lanes.channel_of_lane(5, channels), 5 % channels)
     for lane in range(6, 6 + 4 * channels):
-        turn, channel, place = rules.next_lane(turn, channel, place, channels)
-        assert (turn, channel, place) == rules.dealt_lane(lane, channels)
+        turn, channel, place = lanes.next_lane(turn, channel, place, channels)
+        assert (turn, channel, place) == lanes.dealt_lane(lane, channels)

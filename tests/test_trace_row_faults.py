@@ -65,8 +65,8 @@ KERNEL_FAULTS = [
     (2, {"retire": "inorder"}, "kernel 0 has unknown retire 'inorder'; expected in_order, any; did you mean"),
     (
         2,
-        {"flops_unit": "fp4"},
-        "kernel 0 has unknown flops_unit 'fp4'; expected none, bf16, fp8, fp32; did you",
+        {"flops_unit": "fp6"},
+        "kernel 0 has unknown flops_unit 'fp6'; expected none, bf16, fp8, fp32, fp4; did you",
     ),
     (2, {"layer": -2}, "kernel 0 has layer = -2; expected at least -1"),
     (2, {"step": -1}, "kernel 0 has step = -1; expected at least 0"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from memsim import curve
 from memsim.system import System
 from validation import (
     figures,
@@ -164,7 +165,7 @@ def test_buffers_are_gone_round_and_nothing_else_says_cold_or_warm() -> None:
 
 def test_a_warp_waits_for_its_loads_and_for_no_store() -> None:
     what = Stream("copy", 2, 4, 512, 8)
-    assert (what.grid().blocks, what.grid().per_unit, what.grid().tiles) == (8, 32, 2)
+    assert (what.grid().blocks, what.grid().per_unit, what.grid().tiles) == (8, 32, predict_stream.STORES)
     moves = list(what.moves([3, 7], 3 * 4096))
     assert [(m.region, m.first, m.rows, m.write, m.after) for m in moves] == [
         (region, first, 8, region == 7, region == 7) for first in (0, 8, 16) for region in (3, 7)
@@ -201,15 +202,25 @@ def test_a_chase_visits_places_once_before_and_rests_where_it_ends() -> None:
     assert (at, len(cold.kernels)) == (0, 1)  # more than 2^20 places: nothing was read before
 
 
-def test_a_percentile_of_equal_loads_is_their_mean() -> None:
-    system = predict.system_of("h200")
-    row = {"footprint": float(1 << 30), "percent": 50.0}
+def percentiles(system: System) -> list[float]:
+    """Of loads of 1 GiB the 5th, 50th and 95th, as parts of the mean."""
+    row = {"footprint": float(1 << 30)}
     with Bench(system) as bench:
         mean = predict_chase.latency(row, system).time_ns(bench)
-        for percent in (5.0, 50.0, 95.0):
-            assert predict_chase.single(row | {"percent": percent}, system).time_ns(bench) == pytest.approx(
-                mean
-            )
+        jobs = [predict_chase.single(row | {"percent": percent}, system) for percent in (5.0, 50.0, 95.0)]
+        return [job.time_ns(bench) / mean for job in jobs]
+
+
+def test_percentiles_of_loads_are_how_far_channels_lie() -> None:
+    """Loads of near channels take all but the mean of the spread (a third of it), of far ones the rest."""
+    system = predict.system_of("h200")
+    hbm = system.tiers[0]
+    assert percentiles(replace(system, tiers=(replace(hbm, spread_ps=0),))) == pytest.approx([1, 1, 1])
+    low, middle, high = percentiles(system)
+    third = hbm.spread_ps / 3 / hbm.latency_ps[0]
+    assert low == pytest.approx(1 - third, abs=0.08)
+    assert middle == pytest.approx(1 - third / 4, abs=0.08)
+    assert high == pytest.approx(1 + third * 1.7, abs=0.12)
 
 
 def test_streams_beside_a_chase_outlast_it_and_pauses_make_them_slower() -> None:
@@ -221,15 +232,15 @@ def test_streams_beside_a_chase_outlast_it_and_pauses_make_them_slower() -> None
         ]
     idle = system.tiers[0].latency_ps[0] / 1000
     assert idle < loaded[1] < loaded[0]
-    assert predict_loaded.streams(row | {"pause": 4000.0}).pause_ps == 2_000_000
+    assert curve.measured_load(row | {"pause": 4000.0}).pause_ps == 2_000_000
 
 
 def test_streams_of_a_row_have_the_warps_of_the_kernel() -> None:
     """`loaded.cu`: first 8 warps a block, then 4 words a thread, then more warps."""
     shapes = {1024: (2, 512), 4096: (8, 512), 8192: (8, 1024), 16384: (8, 2048), 65536: (32, 2048)}
     row = {"kind": "read", "blocks": 8.0, "pause": 0.0, "sm_mhz": 1980.0}
-    found = {flight: predict_loaded.streams(row | {"flight": float(flight)}) for flight in shapes}
-    assert {flight: (s.warps, s.warp_bytes) for flight, s in found.items()} == shapes
+    found = {flight: curve.measured_load(row | {"flight": float(flight)}).shape for flight in shapes}
+    assert found == shapes
 
 
 def test_launches_beyond_the_replayed_ones_go_on_at_their_pace() -> None:
