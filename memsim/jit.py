@@ -25,7 +25,7 @@ from numba.core.types import unliteral
 
 from memsim.errors import reason
 
-COMPILED_SOURCES = ("rules.py", "fast_*.py", "plan_*.py")
+COMPILED_SOURCES = ("rules.py", "lanes.py", "fast_*.py", "plan_*.py")
 _MARK = "compiled"
 
 

@@ -17,7 +17,10 @@ LAYERS = (  # bottom first
     {"errors", "system", "options", "result"},
     {"jit"},
     {"units", "trace", "rules", "output", "progress", "aside", "ahead"},
-    {"cli_options", "trace_schema", "unique", "placement", "program", "segments", "quantity", "plan_parts"},
+    {
+        "cli_options", "trace_schema", "unique", "placement", "program", "segments", "quantity", "plan_parts",
+        "lanes",
+    },
     {"longest", "alike", "profile_schema", "fast_state", "limits", "resources", "plan_stack"},
     {
         "trace_batch", "fast_queue", "fast_pack", "fast_lone", "reference_parts", "profile", "nodes",
@@ -49,6 +52,7 @@ LAYERS = (  # bottom first
     },
     {"crossing_show"},
     {"curve"},
+    {"curve_show"},
     {"curve_plot"},
     {"cli_models"},
     {"cli_trace", "cli_machines", "cli_kernel", "cli_project", "cli_errors"},
