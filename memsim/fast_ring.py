@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsim.fast_serve import book, book_piece
+from memsim.fast_serve import book, book_piece, then
 from memsim.fast_state import (  # fmt: skip
     BLOCK_AT,
     CHANNELS,
@@ -308,9 +308,8 @@ def pass_cache(whole_ps, rest, service, mbps, now_ps):
     end_ps = whole_ps + (rest > 0)
     if now_ps >= end_ps:
         whole_ps, rest = now_ps, 0
-    rest += service[1]
-    carry = int(rest >= mbps)
-    return whole_ps + service[0] + carry, rest - carry * mbps, max(0, end_ps - now_ps)
+    whole_ps, rest = then(whole_ps, rest, service, mbps)
+    return whole_ps, rest, max(0, end_ps - now_ps)
 
 
 @inner

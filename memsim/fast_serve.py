@@ -58,6 +58,14 @@ def free_ps(servers, i):
 
 
 @inner
+def then(whole_ps, rest, service, rate):
+    """A time of whole ps and a rest, and a service of as much at the same rate after it."""
+    rest += service[1]
+    carry = int(rest >= rate)
+    return whole_ps + service[0] + carry, rest - carry * rate
+
+
+@inner
 def book(servers, i, now_ps, service, rate):
     """Give a server work that arrives now, `service` of (ps, rest) at this rate; returns when it ends."""
     server = servers[at(i)]
@@ -68,10 +76,7 @@ def book(servers, i, now_ps, service, rate):
         server[RATE] = rate
     if now_ps >= end_ps:
         begin_ps, rest = now_ps, 0
-    rest += service[1]
-    carry = int(rest >= rate)
-    rest -= carry * rate
-    begin_ps += service[0] + carry
+    begin_ps, rest = then(begin_ps, rest, service, rate)
     server[WHOLE_PS] = begin_ps
     server[REST] = rest
     return begin_ps + (rest > 0)
@@ -95,10 +100,7 @@ def book_piece(servers, i, now_ps, service, rate, write, turnaround_ps):
     if now_ps >= end_ps:  # last, for it holds as often as not: a choice of values is quicker than a branch
         begin_ps, rest = now_ps, 0
     waited_ps = max(0, end_ps - now_ps)
-    rest += service[1]
-    carry = int(rest >= rate)
-    rest -= carry * rate
-    begin_ps += service[0] + carry
+    begin_ps, rest = then(begin_ps, rest, service, rate)
     server[WHOLE_PS] = begin_ps
     server[REST] = rest
     return begin_ps + (rest > 0), waited_ps
@@ -110,15 +112,12 @@ def write_piece(servers, i, now_ps, nbytes, service, rate, turnaround_ps, buffer
 
     Returns (when the channel ends what it has begun, what the piece waited).
     """
-    rest = servers[i, GATHERED_REST] + service[1]
-    carry = int(rest >= rate)
-    servers[i, GATHERED_PS] += service[0] + carry
-    servers[i, GATHERED_REST] = rest - carry * rate
+    gathered = then(servers[i, GATHERED_PS], servers[i, GATHERED_REST], service, rate)
+    servers[i, GATHERED_PS], servers[i, GATHERED_REST] = gathered
     servers[i, GATHERED_BYTES] += nbytes
     if servers[i, GATHERED_BYTES] < buffer_bytes:
         end_ps = max(now_ps, free_ps(servers, i))
         return end_ps, end_ps - now_ps
-    gathered = (servers[i, GATHERED_PS], servers[i, GATHERED_REST])
     servers[i, GATHERED_BYTES:] = 0
     return book_piece(servers, i, now_ps, gathered, rate, 1, turnaround_ps)
 

@@ -84,8 +84,7 @@ def point_of(cell: Cell, ask: Ask) -> Point:
         if not batch:
             return refused(cell, ask, 1, why, notes)
         notes.append(why)
-    lacks = known_shortfall(cell, ask, batch)
-    if lacks:
+    elif lacks := known_shortfall(cell, ask, batch):
         return refused(cell, ask, batch, lacks, notes)
     profile, varied = machine_of(cell.machine, ask.overrides)
     with trace_of(cell, ask, batch) as trace:

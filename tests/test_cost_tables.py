@@ -147,3 +147,13 @@ def test_the_shipped_tables_are_those_that_are_wanted_and_keep_their_text() -> N
         path: table.axes for path, table in shipped.items()
     }
     assert cost_tables.text_of([], shipped) == tables.FILE.read_text(encoding="utf-8")
+
+
+def test_shapes_of_launches_are_kept_for_those_who_listen_alone() -> None:
+    at = {"rows": 1, "width": 4096}
+    costs.of("silu-mul", at=at)
+    with costs.heard() as launches:
+        costs.of("silu-mul", at=at)
+        costs.of("silu-mul")
+    costs.of("silu-mul", at=at)
+    assert launches == [("silu-mul", at)]

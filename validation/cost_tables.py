@@ -160,9 +160,9 @@ class _Point(NamedTuple):
 def _point(wanted: Wanted, row: Row, system: System) -> _Point:
     """The cost at which the replay of a row comes out as measured."""
     measured, family = number(row, "median_ns"), wanted.path.split(".")[1]
-    costs.asked()
-    bare = _replayed(wanted, row, system, 0)
-    shapes = [at for name, at in costs.asked() if name == family]
+    with costs.heard() as launches:
+        bare = _replayed(wanted, row, system, 0)
+    shapes = [at for name, at in launches if name == family]
     if not shapes or any(at != shapes[0] for at in shapes):
         raise UsageError(f"{wanted.path}: {len(shapes)} shapes in a call of {wanted.family}; expected one")
     at = tuple(shapes[0][axis] for axis in wanted.axes)

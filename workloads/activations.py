@@ -125,9 +125,9 @@ def rowwise(
     are worked on where a family has a time for it (`costs`). `work` returns a tensor
     [tokens, width] for each of `writes`, in a tuple where there are several.
     """
-    blocks = blocks or _blocks(family, tokens, (reads or writes)[0].width)
-    launch = row_launch(f"{family}: a block per token")
     width = (reads or writes)[0].width
+    blocks = blocks or _blocks(family, tokens, width)
+    launch = row_launch(f"{family}: a block per token")
     cost, at = _program(family, width, tokens, len(reads)), shape_at(tokens, width, len(reads))
     worked = costs.has_tile(cost)
     with recorder.kernel(kernel_name(layer, name), family, layer, blocks, launch, cost=cost, at=at):

@@ -34,7 +34,7 @@ MOST_TIMES = 100  # of another cost
 Value = str | float
 
 _tried: dict[str, Value] = {}  # path -> value
-_asked: list[tuple[str, tables.At]] = []  # families and shapes of launches, while somebody listens
+_listeners: list[list[tuple[str, tables.At]]] = []  # of those who listen: families and shapes of launches
 
 
 class Cost(NamedTuple):
@@ -63,6 +63,9 @@ def of(family: str, *, among_others: bool = False, at: tables.At | None = None) 
     among_others  the kernel's code has to come from memory
     at            the kernel's shape, for costs that follow it
     """
+    if at is not None:
+        for found in _listeners:
+            found.append((family, at))
     startup, drain, tile, code = (_time_ps(f"{GROUP}.{family}.{key}", at) for key in TIMES)
     return Costs(startup_ps=startup + code * among_others, drain_ps=drain, tile_ps=tile)
 
@@ -84,16 +87,19 @@ def outside(family: str, at: tables.At | None) -> bool:
     """Whether a kernel's shape lies outside a table of its family."""
     if at is None:
         return False
-    _asked.append((family, at))
     paths = [f"{GROUP}.{family}.{key}" for key in TIMES]
     return any(not tables.known()[path].inside(at) for path in paths if path in tables.known())
 
 
-def asked() -> list[tuple[str, tables.At]]:
-    """Families and shapes of launches since this was called last."""
-    found = _asked.copy()
-    _asked.clear()
-    return found
+@contextmanager
+def heard() -> Iterator[list[tuple[str, tables.At]]]:
+    """Families and shapes of what is launched meanwhile, where costs follow a shape."""
+    found: list[tuple[str, tables.At]] = []
+    _listeners.append(found)
+    try:
+        yield found
+    finally:
+        _listeners.pop()
 
 
 def flops_of(family: str, flops: int) -> int:
