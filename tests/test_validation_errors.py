@@ -66,6 +66,18 @@ def test_the_bar_is_twice_what_repeated_runs_differ_by(machine: Path) -> None:
     assert two.bar == pytest.approx(0.3)
 
 
+def test_a_repeated_run_on_another_card_tells_the_bar_before_earlier_rows_do(machine: Path) -> None:
+    """The card of `<machine>-again` takes 45 ns and 77 where this one takes 50 and 70."""
+    rows = [point(time_ns, 100.0, 8, run=f"{time_ns}") for time_ns in (10.0, 50.0)]
+    write(machine, "toy.b", [*rows, point(70.0, 70.0, 16, run="10.0")])
+    again = machine.with_name(f"{machine.name}-again")
+    again.mkdir()
+    twice = [point(45.0, 100.0, 8, run="else"), point(77.0, 70.0, 16, run="else")]
+    write(again, "toy.b", [*twice, point(1.0, 1.0, 16, run="else", error="broken", median_ns="")])
+    _, two = errors.table(str(machine))
+    assert two.spread == pytest.approx((0.1 + 0.1) / 2)
+
+
 def test_the_line_is_fitted_to_what_may_calibrate_and_judged_on_the_same_points(machine: Path) -> None:
     one, _ = errors.table(str(machine))
     assert [point.line_ns for point in one.points] == [pytest.approx(1100), pytest.approx(150)]

@@ -37,6 +37,13 @@ def read_machine(folder: Path, campaign: Path = points.CAMPAIGN) -> list[FamilyR
     return [_family(path, known.get(path.stem)) for path in paths]
 
 
+def read_family(folder: Path, name: str, campaign: Path = points.CAMPAIGN) -> FamilyRows | None:
+    """One family of a machine's folder as `read_machine` gives it; None where it was not measured."""
+    known = {family.name: family for family in points.read_campaign(campaign)}
+    path = folder / f"{name}.csv"
+    return _family(path, known.get(name)) if path.is_file() else None
+
+
 def _family(path: Path, family: points.Family | None) -> FamilyRows:
     found = _newest(path, family)
     good = tuple(_typed(row) for row in found if not row["error"] and row["median_ns"])

@@ -19,6 +19,7 @@ from validation.measure import points
 from validation.measure import rows as csv_rows
 from validation.measure.rows import NOISY, percentile
 
+AGAIN = "-again"  # after a machine's name: the folder of its repeated run
 WANTED = 0.95  # of the points of GPU families shall have steady samples
 
 
@@ -134,21 +135,28 @@ def spreads(machine: str) -> list[Spread]:
 
 
 def between_runs(folder: Path, family: FamilyRows) -> float | None:
-    """How far earlier medians of a folder's points lie from the newest, mean of the points, as a share.
+    """How far medians of a folder's points repeat: mean of their absolute differences, as a share.
 
-    None where no point was measured in two runs.
+    Each against that of the folder `<name>-again`, the same method on another card; those of a family that
+    was not measured there against their earlier rows, which the method may have changed since. None where no
+    point was measured in two runs.
     """
-    path = folder / f"{family.name}.csv"
+    again = figures_rows.read_family(folder.with_name(folder.name + AGAIN), family.name)
+    if again:
+        differences = [abs(_difference(one, other)) for one, other in _pairs(again, family)]
+    else:
+        differences = _from_earlier(folder / f"{family.name}.csv", family.axes)
+    return statistics.fmean(differences) if differences else None
+
+
+def _from_earlier(path: Path, axes: tuple[str, ...]) -> list[float]:
+    """For each point with several rows, the mean difference of the earlier ones from the newest."""
     found: dict[tuple[str, ...], list[float]] = {}
     for row in csv_rows.read(path) if path.is_file() else []:
         if row["median_ns"] and not row["error"]:
-            found.setdefault(tuple(row[axis] for axis in family.axes), []).append(float(row["median_ns"]))
+            found.setdefault(tuple(row[axis] for axis in axes), []).append(float(row["median_ns"]))
     repeated = [times for times in found.values() if len(times) > 1]
-    if not repeated:
-        return None
-    return statistics.fmean(
-        statistics.fmean(abs(time / newest - 1) for time in others) for *others, newest in repeated
-    )
+    return [statistics.fmean(abs(time / newest - 1) for time in others) for *others, newest in repeated]
 
 
 def share(found: list[Spread], gpu: bool) -> tuple[int, int]:
