@@ -83,6 +83,13 @@ def test_the_page_says_how_many_points_differ_from_the_earlier_run(page: str) ->
             assert f"`{each.family}` {each.over}" in page, each.family
 
 
+def test_the_page_says_how_many_points_differ_on_another_card(page: str) -> None:
+    found = repeat.repeats("nvidia-h200", f"nvidia-h200{repeat.AGAIN}")
+    over, compared = sum(each.over for each in found), sum(each.points for each in found)
+    assert f"{over:,} of {compared:,}" in page
+    assert all(each.worst < 0.03 for each in found if each.family in ("dsa.logits", "gdn", "kda"))
+
+
 def test_our_figures_are_close_to_published_ones_or_explained() -> None:
     found = list(sanity.lines("nvidia-h200"))
     assert len(found) >= 25
