@@ -70,6 +70,16 @@ def test_a_product_is_that_of_float64(n, k, tokens, dtype, parts):
     assert ("split-reduce" in names) == (k >= 4096)
 
 
+def test_fp8_weights_are_numbers_of_the_format_before_they_are_rounded(monkeypatch):
+    """Not every torch takes what is larger to the largest: some make it NaN."""
+    matrix = Matrix("x", 2048, 2048, coded=True)
+    made = linear.declare(Recorder(ListSink(), "cpu"), 0, matrix, "fp8", UNITS, 1)
+    given = {}
+    monkeypatch.setattr(type(made.weights), "fill", lambda handle, values: given.update({id(handle): values}))
+    linear.fill(made, generator_for(torch.device("cpu"), 0))
+    assert given[id(made.weights)].abs().max() == 448
+
+
 @pytest.mark.parametrize(
     ("tokens", "dtype"), [(1, "bf16"), (3, "bf16"), (40, "bf16"), (3, "fp8"), (3, "fp4")]
 )

@@ -21,7 +21,7 @@ import torch
 from workloads import linear_cut
 from workloads.activations import Rows, kernel_name, row_launch, shape_at
 from workloads.arithmetic import arithmetic
-from workloads.codes import BIAS, quantise
+from workloads.codes import BIAS, E4M3_MAX, quantise
 from workloads.facts import Fact
 from workloads.grid import Blocks, Shape, each, even
 from workloads.linear_cut import STEP_BYTES, Cut, cut_of
@@ -104,7 +104,8 @@ def fill(linear: Linear, generator: torch.Generator) -> None:
     if linear.scales is None:
         linear.weights.fill(values * linear.matrix.k**-0.5)
     else:
-        linear.weights.fill(values * 100)
+        # What lies beyond the largest number of fp8 becomes that number in torch 2.13, NaN in 2.11.
+        linear.weights.fill((values * 100).clamp(-E4M3_MAX, E4M3_MAX))
         shape = linear.scales.shape
         drawn = torch.rand(shape, generator=generator, device=generator.device)
         linear.scales.fill((drawn + 0.5) / 100 * linear.matrix.k**-0.5)
