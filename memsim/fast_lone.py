@@ -26,6 +26,7 @@ from memsim.fast_state import (  # fmt: skip
     SIZE,
     TAIL_AT,
     TAIL_END,
+    TURNS,
     FIRST_UNIT,
     WITHHELD,
     Hardware,
@@ -100,11 +101,11 @@ def _never_lacks_bytes(hardware: Hardware, work: Work, memory: Memory, most: int
 
 
 def _ends_in_known_order(work: Work) -> bool:
-    """Whether tiles are worked in order, or not at all: the unit serves them as they arrive.
+    """Whether tiles are worked in order and in one piece, or not at all: the unit serves them as they arrive.
 
     A write that waits for reads alone goes past other writes.
     """
     if (work.ops.table[:, IS_WRITE] & work.ops.table[:, IS_DEPENDENT]).any():
         return False
     worked = work.kernels[0, [FLOPS, FIXED_PS]].any() and work.ops.table[:, IS_WORKED].any()
-    return bool(work.kernels[0, IN_ORDER] or not worked)
+    return bool(not worked or work.kernels[0, IN_ORDER] and work.kernels[0, TURNS] == 1)

@@ -38,6 +38,7 @@ from memsim.fast_state import (  # fmt: skip
     SERVER_AT,
     SHARES,
     START,
+    TURNS_LEFT,
     STARTUP_PS,
     START_PS,
     TIERS,
@@ -47,7 +48,7 @@ from memsim.fast_state import (  # fmt: skip
     WINDOW_AT_PS,
     WORKED,
 )
-from memsim.fast_tile import FULL, ask, end_tile, give_back
+from memsim.fast_tile import FULL, ask, end_tile, give_back, take_turn
 from memsim.jit import inner, jit
 
 DONE, PAUSED, MORE_REQUESTS, STUCK = range(4)
@@ -165,7 +166,11 @@ def end_and_start(hw, prog, st, out, now_ps):
     """Phases 1 to 4: arithmetic and blocks end, kernels start, waiting blocks are placed."""
     while is_due(st, WORKED, now_ps):
         tile = take(st, WORKED)
-        end_tile(prog, st, tile // st.sizes[MOST_TILES], tile, now_ps)
+        slot = tile // st.sizes[MOST_TILES]
+        if st.tiles[tile, TURNS_LEFT] > 0:
+            take_turn(hw, prog, st, slot, tile, now_ps)
+        else:
+            end_tile(prog, st, slot, tile, now_ps)
     while is_due(st, BLOCK_END, now_ps):
         end_block(hw, prog, st, out, take(st, BLOCK_END), now_ps)
     while is_due(st, START, now_ps):

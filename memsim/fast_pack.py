@@ -171,7 +171,7 @@ def pack_work(program: Program, system: System) -> Work:
     ports = np.array([initiator.port_mbps for initiator in system.initiators], np.int64)
     columns = (
         program.launch_ps, program.wait_at, program.block_at, program.unit_shares, program.tiles,
-        program.in_order, program.flops, program.mflops, program.work_ps, program.tile_ps,
+        program.in_order, program.flops, program.mflops, program.turns, program.work_ps, program.tile_ps,
         program.dispatch_ps, program.startup_ps, program.drain_ps, program.idle_ps, program.number,
         unit_at[program.initiator], unit_at[program.initiator + 1] - 1,
         program.initiator * (len(system.tiers) + 1), program.withheld, *ports[program.initiator].T,

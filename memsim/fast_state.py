@@ -38,14 +38,14 @@ LINK, HOP_PS, PACKET, HEADER, POOL, OUTWARD, POINTS_AT, POINTS_END, ACK_PS = ran
 HOP_SERVER, HOP_MBPS = range(9, 13, 2)
 HOP_COLUMNS = 13
 # Work.kernels. Units FIRST_UNIT..LAST_UNIT are those of its initiator, ROUTES the initiator's first route in
-# Hardware.routes; DRAWN is the number that tails are drawn by; WORKING_PS what a worked tile takes after its
-# arithmetic, FIXED_PS what it takes then, one of a block after another; PORT_MBPS a pair, as above, of 0
-# where a unit has no port
+# Hardware.routes; DRAWN is the number that tails are drawn by; TURNS those that a worked tile's arithmetic
+# takes, WORKING_PS what the tile takes after them, FIXED_PS what it takes then, one of a block after
+# another; PORT_MBPS a pair, as above, of 0 where a unit has no port
 (
-    LAUNCH_PS, WAIT_AT, BLOCK_AT, SHARES, IN_FLIGHT, IN_ORDER, FLOPS, MFLOPS, WORKING_PS, FIXED_PS,
+    LAUNCH_PS, WAIT_AT, BLOCK_AT, SHARES, IN_FLIGHT, IN_ORDER, FLOPS, MFLOPS, TURNS, WORKING_PS, FIXED_PS,
     DISPATCH_PS, STARTUP_PS, DRAIN_PS, IDLE_PS, DRAWN, FIRST_UNIT, LAST_UNIT, ROUTES, WITHHELD,
     PORT_MBPS,
-) = range(20)  # fmt: skip
+) = range(21)  # fmt: skip
 # Counts.kernels
 READY_PS, START_PS, END_PS, REQUESTS, DIGEST = range(5)
 # Counts.ledger: + 0 for reads, + 1 for writes
@@ -76,7 +76,8 @@ LEFT, NEXT_BLOCK = range(2)
 SLOT_COLUMNS = 30
 # State.tiles: requests still out (one more while the tile is open), number, whether it is worked (0 / 1),
 # whether it reads (0 / 1), stack of unused
-TILE_LEFT, TILE_NUMBER, TILE_WORKED, TILE_READS, TILE_FREE = range(5)
+TILE_LEFT, TILE_NUMBER, TILE_WORKED, TILE_READS, TILE_FREE, TURNS_LEFT = range(6)
+TILE_COLUMNS = 6
 # State.requests. R_BLOCK is its slot's BLOCK; R_STEP counts the hops behind it, with the tier as one: out,
 # tier, back; it is SETTLED when its completion is known. R_PARTS are its packets at this hop, or its pieces
 # at the tier; R_PAID says whether it has taken their credits and not gone on yet, R_POOL is the pool that
@@ -212,7 +213,7 @@ def fresh_state(hardware: Hardware, work: Work, slots: int, most: int, requests:
         hardware.pools.copy(),
         progress,
         slot_table,
-        np.zeros((slots * most, 5), np.int64),
+        np.zeros((slots * most, TILE_COLUMNS), np.int64),
         np.zeros((requests, REQUEST_COLUMNS), np.int64),
         np.empty((HEAPS, deep, 4), np.int64),
         np.zeros(HEAPS, np.int64),

@@ -66,6 +66,8 @@ from memsim.fast_state import (  # fmt: skip
     WALKS,
     WORKED,
     WORKED_PS,
+    TURNS,
+    TURNS_LEFT,
     WORKING_PS,
 )
 from memsim.jit import at, inner
@@ -81,6 +83,7 @@ from memsim.rules import (  # fmt: skip
     request_bytes,
     rounded_bytes,
     service_ps,
+    turn_flops,
 )
 
 FULL = -2  # instead of a request: the table of requests is
@@ -225,16 +228,36 @@ def arrive(hw, prog, st, slot, tile, now_ps):
 
 @inner
 def work(hw, prog, st, slot, tile, now_ps):
-    """Book a tile's arithmetic; it ends now if it takes no time and need not wait for the one before."""
+    """A tile's arithmetic begins, if it has any."""
+    kernel = st.slots[slot, KERNEL]
+    if st.tiles[tile, TILE_WORKED] and prog.kernels[kernel, FLOPS] > 0:
+        st.tiles[tile, TURNS_LEFT] = prog.kernels[kernel, TURNS]
+        take_turn(hw, prog, st, slot, tile, now_ps)
+    else:
+        settle(prog, st, slot, tile, now_ps, now_ps)
+
+
+@inner
+def take_turn(hw, prog, st, slot, tile, now_ps):
+    """Book the next turn of a tile's arithmetic at its unit."""
+    kernel, left = st.slots[slot, KERNEL], st.tiles[tile, TURNS_LEFT] - 1
+    flops = turn_flops(prog.kernels[kernel, FLOPS], prog.kernels[kernel, TURNS], left)
+    mflops = prog.kernels[kernel, MFLOPS]
+    server = len(st.servers) - hw.sizes[UNITS] + st.slots[slot, ON_UNIT]
+    end_ps = book(st.servers, server, now_ps, service_ps(flops, mflops), mflops)
+    st.tiles[tile, TURNS_LEFT] = left
+    if left > 0:
+        post(st, WORKED, end_ps, st.slots[slot, BLOCK], st.tiles[tile, TILE_NUMBER], tile)
+    else:
+        settle(prog, st, slot, tile, now_ps, end_ps + prog.kernels[kernel, WORKING_PS])
+
+
+@inner
+def settle(prog, st, slot, tile, now_ps, end_ps):
+    """A tile's arithmetic ends at end_ps; the tile now if that is now and it waits for none before it."""
     sl = st.slots
-    kernel, worked = sl[slot, KERNEL], st.tiles[tile, TILE_WORKED]
-    flops, fixed_ps = worked * prog.kernels[kernel, FLOPS], worked * prog.kernels[kernel, FIXED_PS]
-    end_ps = now_ps
-    if flops > 0:
-        server = len(st.servers) - hw.sizes[UNITS] + sl[slot, ON_UNIT]
-        mflops = prog.kernels[kernel, MFLOPS]
-        end_ps = book(st.servers, server, now_ps, service_ps(flops, mflops), mflops)
-        end_ps += prog.kernels[kernel, WORKING_PS]
+    kernel = sl[slot, KERNEL]
+    fixed_ps = st.tiles[tile, TILE_WORKED] * prog.kernels[kernel, FIXED_PS]
     if prog.kernels[kernel, IN_ORDER] or fixed_ps > 0:
         end_ps = max(end_ps, sl[slot, WORKED_PS]) + fixed_ps
         sl[slot, WORKED_PS] = end_ps

@@ -52,7 +52,7 @@ LIMITS = (
 )
 DEFAULTS = {
     **{"devices": "1", "copies": "1", "header": "0 B", "write_buffer": "0 B"},
-    **dict.fromkeys(("dispatch", "setup", "turnaround", "wake", "work_latency"), "0 s"),
+    **dict.fromkeys(("dispatch", "setup", "turnaround", "wake", "work_latency", "turn"), "0 s"),
     **dict.fromkeys(LIMITS, NO_LIMIT),
 }
 NO_NUMBERS = (NO_LIMIT, "none")

@@ -120,6 +120,7 @@ class InitiatorTable(Table):
     credits: Tags | None = _option("faster")
     setup: Gap | None = _option("slower")
     work_latency: Gap | None = _option("slower")
+    turn: Gap | None = _option("any")
     wake: Gap | None = _option("slower")
     port: Bandwidth | None = _option("faster")  # one unit's, as port_write
     port_write: Bandwidth | None = _option("faster")

@@ -17,6 +17,7 @@ from memsim.system import MILLION, Initiator, System
 from memsim.trace import EACH, EVEN, MAX_FLOPS, Accesses, Kernel
 
 MATRIX = ("bf16", "fp8", "fp4")  # units of arithmetic that run at the power limit
+MOST_TURNS = 64  # of a tile: finer ones change nothing and take longer to replay
 UNIT_SHARES = 720_720  # a unit in shares: divisible by every occupancy up to 16
 
 Int64s = np.ndarray
@@ -56,6 +57,7 @@ class Program(NamedTuple):
     in_order     0 / 1
     flops, mflops   arithmetic of a worked tile, and the unit's rate for it
     read_flops   of `flops`, those whose power goes into what the tile brings in
+    turns        turns that the arithmetic of a worked tile takes at its unit
     work_ps      what a worked tile takes after its arithmetic
     tile_ps      what a worked tile takes then, one of a block after another
     withheld     bytes that its units do not lend to the kernel (Initiator.lent_bytes)
@@ -78,6 +80,7 @@ class Program(NamedTuple):
     flops: Int64s
     mflops: Int64s
     read_flops: Int64s
+    turns: Int64s
     work_ps: Int64s
     tile_ps: Int64s
     withheld: Int64s
@@ -123,6 +126,7 @@ def build_program(
         _read_flops(kernel, accesses, row_bytes, rate, runner.power_mbps)
         for (kernel, accesses), rate, runner in zip(launches, mflops, runners, strict=True)
     ]
+    flops = [kernel.flops_per_tile + more for kernel, more in zip(kernels, powered, strict=True)]
     return Program(
         initiator=_ints(homes),
         number=_ints(k.id if tailed else 0 for k in kernels),
@@ -136,9 +140,10 @@ def build_program(
         unit_shares=_ints(max(1, UNIT_SHARES // k.blocks_per_unit) for k in kernels),
         tiles=_ints(k.tiles_in_flight for k in kernels),
         in_order=_ints(k.retire == "in_order" for k in kernels),
-        flops=_ints(k.flops_per_tile + more for k, more in zip(kernels, powered, strict=True)),
+        flops=_ints(flops),
         mflops=_ints(mflops),
         read_flops=_ints(powered),
+        turns=_ints(map(_turns, kernels, runners, flops, mflops)),
         work_ps=_ints(runner.work_latency_ps for runner in runners),
         tile_ps=_ints(k.tile_ps for k in kernels),
         withheld=_ints(
@@ -152,6 +157,13 @@ def build_program(
         op_at=_offsets(np.concatenate([counts for _, counts in dealt])),
         ops=_join([ops for ops, _ in dealt]),
     )
+
+
+def _turns(kernel: Kernel, runner: Initiator, flops: int, mflops: int) -> int:
+    """Turns of a tile's arithmetic; one where a block has a unit for itself."""
+    if not runner.turn_ps or kernel.blocks_per_unit == 1:
+        return 1
+    return max(1, min(MOST_TURNS, flops, -(-flops * 10**6 // (mflops * runner.turn_ps))))
 
 
 def home_of(kernel: Kernel, run_on: Mapping[str, int]) -> int:

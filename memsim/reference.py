@@ -244,13 +244,32 @@ class Replay:
             self.work(block, block.in_line.popleft())
 
     def work(self, block: Block, tile: Tile) -> None:
-        """Book a tile's arithmetic at its unit."""
-        program, kernel, end_ps = self.program, block.kernel, self.now_ps
-        worked = int(program.ops.table[tile.op, rules.IS_WORKED])
-        flops, fixed_ps = worked * int(program.flops[kernel]), worked * int(program.tile_ps[kernel])
-        if flops:
-            unit = self.machine.arithmetic[block.initiator][block.unit]
-            end_ps = unit.book(self.now_ps, flops, int(program.mflops[kernel])) + int(program.work_ps[kernel])
+        """A tile's arithmetic begins, if it has any."""
+        if self.program.flops[block.kernel] and self.program.ops.table[tile.op, rules.IS_WORKED]:
+            self.take_turn(block, tile, int(self.program.turns[block.kernel]) - 1)
+        else:
+            self.settle(block, tile, self.now_ps)
+
+    def take_turn(self, block: Block, tile: Tile, left: int) -> None:
+        """Book a turn of a tile's arithmetic at its unit; left: turns after it."""
+        program, kernel = self.program, block.kernel
+        flops = rules.turn_flops(int(program.flops[kernel]), int(program.turns[kernel]), left)
+        unit = self.machine.arithmetic[block.initiator][block.unit]
+        end_ps = unit.book(self.now_ps, int(flops), int(program.mflops[kernel]))
+        if left:
+            self.env.process(self.wait_for_turn(block, tile, end_ps, left))
+        else:
+            self.settle(block, tile, end_ps + int(program.work_ps[kernel]))
+
+    def wait_for_turn(self, block: Block, tile: Tile, end_ps: int, left: int) -> Steps:
+        """Let a turn end, and take the next."""
+        yield self.at(end_ps - self.now_ps, WORKED, block.block, tile.number)
+        self.take_turn(block, tile, left - 1)
+
+    def settle(self, block: Block, tile: Tile, end_ps: int) -> None:
+        """A tile's arithmetic ends at end_ps; the tile now if that is now and it waits for none before it."""
+        program, kernel = self.program, block.kernel
+        fixed_ps = int(program.ops.table[tile.op, rules.IS_WORKED]) * int(program.tile_ps[kernel])
         if program.in_order[kernel] or fixed_ps:
             end_ps = block.worked_ps = max(end_ps, block.worked_ps) + fixed_ps
         if end_ps == self.now_ps:

@@ -160,6 +160,7 @@ def _initiator(name: str, table: InitiatorTable) -> Initiator:
         fp4_mflops=table.fp4.number // units if table.fp4 else 0,
         fp32_mflops=table.fp32.number // units if table.fp32 else 0,
         work_latency_ps=_or_none(table.work_latency),
+        turn_ps=_or_none(table.turn),
         power_mbps=max(1, table.power_bandwidth.number // units) if table.power_bandwidth else 0,
         wake_ps=_or_none(table.wake),
         dispatch_ps=_or_none(table.dispatch),

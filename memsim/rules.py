@@ -64,6 +64,12 @@ def service_ps(work, rate):
 
 
 @jit
+def turn_flops(flops, turns, left):
+    """Of a tile's arithmetic, what one of its turns does: equal parts; left: turns after it."""
+    return flops * (turns - left) // turns - flops * (turns - left - 1) // turns
+
+
+@jit
 def least_ps(nbytes, occupancy_ps, operation):
     """Least time of a piece that is a part of an operation of so many bytes: its part of the occupancy."""
     if nbytes >= operation:

@@ -29,6 +29,7 @@ class Initiator:
                            is then widened to bf16
     port_mbps              what one unit can take in from memories without a link, and give out; 0: no limit
     work_latency_ps        from the end of a worked tile's service by the arithmetic to the end of the tile
+    turn_ps                for how long a block keeps its unit's arithmetic while others wait; 0: for a tile
     power_mbps             what one unit could take in with the power of its matrix arithmetic; 0: not told
     dispatch_ps            from the start of one block to that of the next: they start one after another
     wake_ps                added to the launch of a kernel that waits for one of another initiator
@@ -49,6 +50,7 @@ class Initiator:
     fp32_mflops: int
     port_mbps: tuple[int, int] = (0, 0)
     work_latency_ps: int = 0
+    turn_ps: int = 0
     power_mbps: int = 0
     wake_ps: int = 0
     dispatch_ps: int = 0

@@ -79,6 +79,7 @@ INITIATOR = table(
     {
         "request": sizes(16, 2**30), "outstanding": sizes(1, 10**16),
         "dispatch": times(), "setup": times(), "wake": times(), "work_latency": times(),
+        "turn": times(),
         "tags": log_int(1, 10**9), "credits": log_int(1, 10**9),
         "bf16": FLOPS, "fp8": FLOPS, "fp32": FLOPS,
         "port": rates(), "port_write": rates(), "power_bandwidth": rates(),

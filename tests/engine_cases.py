@@ -181,7 +181,8 @@ def _drawn_initiator(random: Random, name: str, scale: int) -> Initiator:
         name, random.randint(1, 4), random.choice((64, 1000, 4096, 10**9)), random.choice((32, 128, 4096)),
         random.choice((0, 5, 1_300)) * scale, random.choice((0, 7)) * scale, random.choice((0, 11)) * scale,
         999_983, 3_000_001, 499, random.choice(((0, 0), (0, 0), (50_021, 0), (1_000_000, 46_000))),
-        work_latency_ps=random.choice((0, 0, 3)) * scale, wake_ps=random.choice((0, 0, 70)) * scale,
+        work_latency_ps=random.choice((0, 0, 3)) * scale, turn_ps=random.choice((0, 1, 40)) * scale,
+        wake_ps=random.choice((0, 0, 70)) * scale,
         dispatch_ps=random.choice((0, 1, 2 * scale)), posts=random.random() < 0.3,
         outstanding_bytes=random.choice((0, 0, 100, 5_000, 10**9)),
     )  # fmt: skip

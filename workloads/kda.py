@@ -17,7 +17,7 @@ from workloads.run import Run
 from workloads.shapes import DIM, KdaShape
 
 COLUMNS = 32
-BLOCKS_PER_UNIT = 6
+BLOCKS_PER_UNIT = 4
 
 FACTS = (
     Fact(
