@@ -33,7 +33,6 @@ Int64s = npt.NDArray[np.int64]
 PS = 1000  # picoseconds of a nanosecond
 MANY = 65_536  # tiles in flight: as many as the unit and its memories let
 WORD_BYTES = 4  # a thread's unit of arithmetic
-FOREVER_PS = 10**13  # longer than any measured kernel
 FAMILY = "measured"  # of kernels that measure
 
 
@@ -73,6 +72,7 @@ class Script:
     """A trace in the making.
 
     warps    of a block of the GPU, where a block of the trace stands for one of them: they begin together
+    units    of the GPU that blocks may be on, as those of a small grid are; 0: all
     place    region names -> tier;  runs  kernel names -> initiator; what is not there lies, or runs, first
     """
 
@@ -83,6 +83,7 @@ class Script:
     accesses: list[list[Access]] = field(default_factory=list)
     place: dict[str, str] = field(default_factory=dict)
     runs: dict[str, str] = field(default_factory=dict)
+    units: int = 0
 
     def region(self, rows: int, row_bytes: int, tier: str = "", kind: str = "activation") -> int:
         """Add a region of whole rows; its number."""
@@ -160,7 +161,7 @@ class Script:
 
     def key(self) -> bytes:
         """Equal for scripts that are."""
-        plain = (self.warps, self.regions, self.kernels, self.place, self.runs)
+        plain = (self.warps, self.units, self.regions, self.kernels, self.place, self.runs)
         digest = hashlib.blake2b(repr(plain).encode())
         for access in (access for accesses in self.accesses for access in accesses):
             digest.update(repr(replace(access, gather=None)).encode())
@@ -234,7 +235,7 @@ class Bench:
         script.write(path)
         result = simulate.replay(
             path,
-            begun_together(self.system, script.warps),
+            begun_together(self.system, script.warps, script.units),
             place=[f"{region}={tier}" for region, tier in script.place.items()],
             run_on=[f"{kernel}={runner}" for kernel, runner in script.runs.items()],
             bound=False,
@@ -243,10 +244,11 @@ class Bench:
         return Times(result.outcome.start_ps.tolist(), result.outcome.end_ps.tolist(), result.outcome)
 
 
-def begun_together(system: System, blocks: int) -> System:
-    """The machine, so many blocks of whose first initiator begin in the time of one."""
+def begun_together(system: System, blocks: int, units: int = 0) -> System:
+    """The machine, so many blocks of whose first initiator begin in the time of one, on so many units."""
     first, *others = system.initiators
-    return replace(system, initiators=(replace(first, dispatch_ps=first.dispatch_ps // blocks), *others))
+    first = replace(first, dispatch_ps=first.dispatch_ps // blocks, units=units or first.units)
+    return replace(system, initiators=(first, *others))
 
 
 @dataclass(frozen=True)
@@ -305,13 +307,11 @@ class Lengths:
         return Job(read, written, time_ns)
 
 
-def keep_busy(script: Script, units: int) -> None:
-    """Occupy so many units for good: what is launched later shares the others, as blocks of a small grid do.
-
-    A trace's blocks go to the emptiest unit; where they stand for the warps of a block, they belong together.
-    """
-    if units:
-        script.kernel(Grid(units, startup_ps=FOREVER_PS), stream=len(script.kernels) + 1)
+def percentile_ps(loads: Int64s, percent: float) -> float:
+    """A percentile of a latency histogram, whose loads lie evenly in each bucket [ps]."""
+    floors = np.array([bucket_floor_ps(bucket) for bucket in range(len(loads) + 1)], np.float64)
+    before = np.concatenate(([0], np.cumsum(loads)))
+    return float(np.interp(percent / 100 * before[-1], before, floors))
 
 
 def bucket_middles_ps(buckets: int) -> npt.NDArray[np.float64]:
