@@ -26,7 +26,7 @@ LAYERS = (  # bottom first
         "trace_batch", "fast_queue", "fast_pack", "fast_lone", "reference_parts", "profile", "nodes",
         "plan_find", "plan_runs",
     },
-    {"trace_rules", "fast_pool", "fast_serve", "route", "plan_keep"},
+    {"trace_rules", "fast_pool", "fast_serve", "fast_lot", "route", "plan_keep"},
     {
         "trace_read", "trace_write", "fast_route", "fast_depart", "lint", "closed_form", "machine_graph",
         "plan_touch",
