@@ -163,9 +163,8 @@ def pass_pieces(servers, away_ps, here, first, write, offset, left, operation, n
 
     here  the tier's row
     """
-    channels, interleave, unit = here[CHANNELS], here[INTERLEAVE], here[UNIT]
+    channels, interleave = here[CHANNELS], here[INTERLEAVE]
     mbps, turnaround_ps = here[MBPS + write], here[TURNAROUND_PS]
-    occupancy_ps = here[OCCUPANCY_PS + write]
     whole = (here[PIECE_PS + write], here[PIECE_REST + write])
     turn, channel, place = dealt_lane(offset // interleave, channels)
     turn_bytes = channels * interleave
@@ -180,8 +179,7 @@ def pass_pieces(servers, away_ps, here, first, write, offset, left, operation, n
         else:
             service = whole
             if nbytes < interleave:
-                moved = rounded_bytes(offset, nbytes, unit)
-                service = piece_service_ps(moved, mbps, occupancy_ps, operation)
+                _, service = part_of_lane(here, write, offset, nbytes, operation)
             server = first + channel
             ended_ps, waited_ps = book_piece(servers, server, now_ps, service, mbps, write, turnaround_ps)
             ended_ps += 0 if write else away_ps[at(server)]
@@ -191,6 +189,13 @@ def pass_pieces(servers, away_ps, here, first, write, offset, left, operation, n
         offset += nbytes
         left -= nbytes
     return end_ps, waiting_ps
+
+
+@inner
+def part_of_lane(here, write, offset, nbytes, operation):
+    """What a piece of less than a lane moves [bytes], and its service."""
+    moved = rounded_bytes(offset, nbytes, here[UNIT])
+    return moved, piece_service_ps(moved, here[MBPS + write], here[OCCUPANCY_PS + write], operation)
 
 
 @inner
@@ -209,23 +214,22 @@ def pass_turns(servers, away_ps, here, first, write, turns, now_ps):
 @inner
 def write_pieces(servers, here, first, offset, left, operation, now_ps):
     """Give channels that gather the pieces of written bytes; returns as pass_pieces does."""
-    channels, interleave, unit = here[CHANNELS], here[INTERLEAVE], here[UNIT]
+    channels, interleave, buffer_bytes = here[CHANNELS], here[INTERLEAVE], here[BUFFER_BYTES]
     mbps, turnaround_ps = here[MBPS + 1], here[TURNAROUND_PS]
-    occupancy_ps, buffer_bytes = here[OCCUPANCY_PS + 1], here[BUFFER_BYTES]
-    whole_ps, whole_rest = here[PIECE_PS + 1], here[PIECE_REST + 1]
+    whole = (here[PIECE_PS + 1], here[PIECE_REST + 1])
     turn, channel, place = dealt_lane(offset // interleave, channels)
     end_ps, waiting_ps = now_ps, 0
     while left > 0:
         nbytes = piece_bytes(offset, left, interleave)
-        moved, service = nbytes, (whole_ps, whole_rest)
+        moved, service = nbytes, whole
         if nbytes < interleave:
-            moved = rounded_bytes(offset, nbytes, unit)
-            service = piece_service_ps(moved, mbps, occupancy_ps, operation)
-        piece = write_piece(
-            servers, first + channel, now_ps, moved, service, mbps, turnaround_ps, buffer_bytes
+            moved, service = part_of_lane(here, 1, offset, nbytes, operation)
+        server = first + channel
+        ended_ps, waited_ps = write_piece(
+            servers, server, now_ps, moved, service, mbps, turnaround_ps, buffer_bytes
         )
-        end_ps = max(end_ps, piece[0])
-        waiting_ps = min(waiting_ps + piece[1], MOST_WAITED_PS)
+        end_ps = max(end_ps, ended_ps)
+        waiting_ps = min(waiting_ps + waited_ps, MOST_WAITED_PS)
         turn, channel, place = next_lane(turn, channel, place, channels)
         offset += nbytes
         left -= nbytes

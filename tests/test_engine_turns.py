@@ -47,7 +47,7 @@ def test_pieces_of_a_channel_wait_for_those_before_them(turns: int, write: bool)
 @pytest.mark.parametrize("write", [False, True])
 def test_rows_that_begin_and_end_anywhere(channels: int, row_bytes: int, write: bool) -> None:
     """Rows behind one another on channels that differ in distance: parts of turns, parts of lanes."""
-    tier = replace(HOST, channels=channels, spread_ps=20_000, turnaround_ps=5_000)
+    tier = replace(HOST, channels=channels, spread_ps=(9_000, 4_000, 7_000), turnaround_ps=5_000)
     outcome = replayed(
         rows(row_bytes, 0, 1, 5, 6, 7, 33, 32, write=write), uncached(behind(tier, OPEN)), **OPTIONS
     )

@@ -26,6 +26,7 @@ from validation.figures_rows import FamilyRows
 from validation.measure import micro_stream, remote
 from validation.predict_script import Bench, Grid, Lengths, Move, Script
 from validation.predict_stream import Stream
+from workloads import costs
 from workloads.grid import even, one
 
 FOLDER = figures.MEASURED / "nvidia-h200"
@@ -344,6 +345,21 @@ def test_a_warp_pays_the_latency_of_its_work_once_a_turn() -> None:
     turns = 4096 / predict_gather.of_row(row).turn_rows
     assert turns == 32
     assert times[1] - times[0] == pytest.approx(turns * 1000, rel=0.02)
+
+
+def test_loops_of_measuring_kernels_have_a_prologue_and_empty_kernels_have_none() -> None:
+    """Nor has a copy engine, nor a kernel of `launch.*`, which gives the GPU's own set-up."""
+    system, script, grid = predict.system_of("h200"), Script(), Grid(2, tile_bytes=512)
+    data, tiny = script.region(2, 512), {"kernel": "tiny", "nodes": 2.0}
+    moves = [Move(data, even(0, 1, 1), 2)]
+    times = []
+    for startup in ("0 ns", "3 us"):
+        with costs.tried({"kernel.measured.startup": startup}), Bench(system) as bench:
+            kernels = [script.kernel(grid, moves), script.kernel(grid, moves, initiator="copy")]
+            found = [script.kernels[kernel].startup_ps for kernel in [*kernels, script.kernel(grid)]]
+            times.append(predict.PLAIN["launch.gap"](tiny, system).time_ns(bench))
+    assert found == [3_000_000, 0, 0]
+    assert times[0] == times[1]
 
 
 def public_families() -> dict[str, FamilyRows]:

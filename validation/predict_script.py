@@ -1,7 +1,8 @@
 """What a measured kernel did, as a trace: regions, kernels, what each block moves; and its replay.
 
 Recipes (`predict_stream` and its like) fill a `Script`; a `Bench` replays it on one machine and tells when
-each kernel started and ended. Nothing is fitted here: every number of time comes from the machine file.
+each kernel started and ended. Nothing is fitted here: every number of time comes from the machine file, and
+from `workloads/costs.toml` what the prologue of a loop takes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from memsim.system import System
 from memsim.trace import Access, Kernel, Region
 from memsim.trace_write import TraceWriter
 from validation.figures_rows import Row, number
+from workloads import costs
 from workloads.grid import Blocks
 
 Int64s = npt.NDArray[np.int64]
@@ -31,11 +33,13 @@ Int64s = npt.NDArray[np.int64]
 PS = 1000  # picoseconds of a nanosecond
 MANY = 65_536  # tiles in flight: as many as the unit and its memories let
 WORD_BYTES = 4  # a thread's unit of arithmetic
+FAMILY = "measured"  # of kernels that measure
 
 
 class Grid(NamedTuple):
     """Blocks of a kernel and how they work; the fields are those of `memsim.trace.Kernel`.
 
+    startup_ps   None: of kernels that measure (`kernel.measured`), where it moves anything and a GPU runs it
     worked_rows  rows of a tile of a worked access; each takes an operation of the fp32 unit a word of it
     """
 
@@ -43,7 +47,7 @@ class Grid(NamedTuple):
     per_unit: int = 1
     tile_bytes: int = 1 << 20
     tiles: int = 1
-    startup_ps: int = 0
+    startup_ps: int | None = None
     drain_ps: int = 0
     worked_rows: int = 0
 
@@ -95,10 +99,13 @@ class Script:
 
     def kernel(self, grid: Grid, moves: Sequence[Move] = (), *, stream: int = 0, initiator: str = "") -> int:
         """Add a launch after the one before it in the same stream; its number."""
+        startup_ps = grid.startup_ps
+        if startup_ps is None:
+            startup_ps = costs.of(FAMILY)["startup_ps"] if moves and not initiator else 0
         row = Kernel(
             id=-1,
             name="",
-            family="measured",
+            family=FAMILY,
             layer=-1,
             step=0,
             stream=stream,
@@ -111,7 +118,7 @@ class Script:
             retire="any",
             flops_per_tile=grid.tile_bytes // WORD_BYTES if grid.worked_rows else 0,
             flops_unit="fp32" if grid.worked_rows else "none",
-            startup_ps=grid.startup_ps,
+            startup_ps=startup_ps,
             drain_ps=grid.drain_ps,
         )
         number = self.launch(row, [_access(move) for move in moves])
