@@ -24,7 +24,7 @@ from validation import (
 )
 from validation.figures_rows import FamilyRows
 from validation.measure import micro_stream, remote
-from validation.predict_script import Bench, Grid, Lengths, Move, Script
+from validation.predict_script import Bench, Grid, Lengths, Move, Script, percentile_ps
 from validation.predict_stream import Stream
 from workloads import costs
 from workloads.grid import even, one
@@ -222,6 +222,21 @@ def test_percentiles_of_loads_are_how_far_channels_lie() -> None:
     low, middle, high = (part - clock / mean_ns for part in percentiles(system))
     assert middle - low == pytest.approx(far, abs=0.07)
     assert high - middle == pytest.approx(0.91**4 * late + 0.82 * within, abs=0.07)
+
+
+def test_a_single_load_takes_the_reading_of_the_clock_too(monkeypatch) -> None:
+    system, row = predict.system_of("h200"), {"footprint": 65_536.0, "percent": 50.0}
+    with Bench(system) as bench:
+        with_clock = predict_chase.single(row, system).time_ns(bench)
+        monkeypatch.setattr(predict_chase, "CLOCK_NS", 0.0)
+        assert with_clock - predict_chase.single(row, system).time_ns(bench) == pytest.approx(12.0)
+
+
+def test_percentiles_lie_evenly_in_a_bucket() -> None:
+    loads = np.zeros(24, np.int64)
+    loads[16], loads[17] = 10, 30  # 16 to 18 ps, 18 to 20 ps
+    found = [percentile_ps(loads, percent) for percent in (12.5, 25, 62.5, 100)]
+    assert found == pytest.approx([17, 18, 19, 20])
 
 
 def test_streams_beside_a_chase_outlast_it_and_pauses_make_them_slower() -> None:
