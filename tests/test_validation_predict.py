@@ -362,6 +362,25 @@ def test_loops_of_measuring_kernels_have_a_prologue_and_empty_kernels_have_none(
     assert times[0] == times[1]
 
 
+@pytest.mark.parametrize(("calls", "kept"), [(400, True), (1280, False)])
+def test_small_lists_of_a_gather_are_in_the_cache_behind_any_reads(calls: int, kept: bool) -> None:
+    """As many as one of the two copies' share of it holds: 20.9 MB."""
+    system, moved = predict.system_of("h200"), []
+    row = {"row": 2048.0, "count": 4096.0, "blocks": 1024.0, "calls": float(calls), "region": float(1 << 30)}
+
+    class Kept(Bench):
+        def run(self, script: Script) -> predict_script.Times:
+            times = super().run(script)
+            moved.append(times.outcome.issued[1, :, 0].tolist())
+            return times
+
+    with Kept(system) as bench:
+        predict_gather.gather(row, system).time_ns(bench)
+    ((from_hbm, hits),) = moved
+    assert (hits > 0.7 * 4096 * 4) == kept
+    assert (from_hbm == 4096 * 4) == (not kept)
+
+
 def public_families() -> dict[str, FamilyRows]:
     pytest.importorskip("torch")
     return {
