@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +26,7 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Recompute the constants of machines and kernels from the measured points that may calibrate."""
-    from memsim import progress, report_json
+    from memsim import progress
     from validation import calibrate as calibrating
     from validation import calibrate_show, calibrate_write
 
@@ -36,16 +38,11 @@ def calibrate(
     with progress.shown("calibrating") as advance:
         found = calibrating.calibrated(machine, only or (), advance)
     written = calibrate_write.write(found) if write else []
-    if as_json:
-        print(report_json.dumps(calibrate_show.document(found, machine, written)), end="")
-        return
-    print(calibrate_show.text(found), end="")
-    for path in written:
-        print(f"written: {path}")
+    _say(calibrate_show.document(found, machine, written), calibrate_show.text(found), written, as_json)
 
 
 def _tables(machine: str, only: tuple[str, ...] | list[str], write: bool, as_json: bool) -> None:
-    from memsim import progress, report_json
+    from memsim import progress
     from validation import calibrate_write, cost_tables
 
     if write:
@@ -54,9 +51,17 @@ def _tables(machine: str, only: tuple[str, ...] | list[str], write: bool, as_jso
         found = cost_tables.solved(machine, only, advance)
     if write:
         cost_tables.write(found)
+    written = [cost_tables.FILE] if write else []
+    _say(cost_tables.document(found, machine), cost_tables.text(found), written, as_json)
+
+
+def _say(document: dict[str, Any], text: str, written: Sequence[Path], as_json: bool) -> None:
+    """Print what was found, and what was written of it."""
+    from memsim import report_json
+
     if as_json:
-        print(report_json.dumps(cost_tables.document(found, machine)), end="")
+        print(report_json.dumps(document), end="")
         return
-    print(cost_tables.text(found), end="")
-    if write:
-        print(f"written: {cost_tables.FILE}")
+    print(text, end="")
+    for path in written:
+        print(f"written: {path}")

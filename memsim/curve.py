@@ -25,7 +25,7 @@ from memsim.system import System
 if TYPE_CHECKING:
     from workloads.beside import Load
 
-FEW, MANY = 32, 192  # loads of the two chases: from seed to seed latencies differ by 0.3%
+FEW, MANY = 32, 192  # loads of the two chases: from seed to seed 0.3% apart, 10% beside updates
 WARM_PS = 10_000_000  # at least, before the first load; and so many times what the streams have in flight:
 WARM_ROUNDS = 4
 LONGER = 1.06  # streams must outlast the chase: so much more than it is expected to take

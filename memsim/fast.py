@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memsim import fast_loop, fast_ring
+from memsim import fast_loop, fast_lot, fast_ring
 from memsim.alike import fingerprint, local_memory, regions_of
 from memsim.aside import Aside
 from memsim.errors import MemsimError
@@ -204,7 +204,7 @@ def _replay_lone(
     """Replay a segment of one block at a time on one tier (see fast_lone)."""
     counts = empty_counts(1, len(memory.regions) - 1, system)
     here = system.tiers[tier]
-    ring = fast_ring.fresh_ring(tier, here.channels, here.interleave_bytes, here.channel_mbps[READ], most)
+    ring = fast_lot.fresh_ring(tier, here.channels, here.interleave_bytes, here.channel_mbps[READ], most)
     while fast_ring.run(hardware, work, memory, ring, counts) == fast_ring.PAUSED:
         pass  # here Ctrl-C is heard
     return counts

@@ -7,7 +7,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from memsim import fast_loop, fast_ring
+from memsim import fast_loop, fast_lot, fast_ring
 from memsim.fast_pack import pack_hardware
 from memsim.fast_state import Counts, Work, fresh_state
 from memsim.options import ReplayOptions
@@ -30,7 +30,7 @@ def compile_loop() -> None:
 def compile_ring() -> None:
     """Compile the loop of lone blocks into the cache."""
     hardware = pack_hardware(build_system(load_machine("h200")), ReplayOptions())
-    _compile(fast_ring.run, hardware, _WORK, _MEMORY, fast_ring.fresh_ring(0, 1, 1, 1, 1), _COUNTS)
+    _compile(fast_ring.run, hardware, _WORK, _MEMORY, fast_lot.fresh_ring(0, 1, 1, 1, 1), _COUNTS)
 
 
 def _compile(loop: Any, *tables: Any) -> None:

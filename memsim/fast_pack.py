@@ -112,21 +112,18 @@ def _tier(
         *loaded, walker,
         *tier.channel_mbps, lanes.nearest_ps(tier), tier.latency_ps[1], *tier.occupancy_ps,
         pieces[0][0], pieces[1][0], pieces[0][1], pieces[1][1],
-        *(walk.latency_ps for walk in walks), *(walk.occupancy_ps for walk in walks),
+        *(walk.latency_ps for walk in walks), *(walk.occupancy_ps for walk in walks), 0,
     ]  # fmt: skip
 
 
 def _cache(cache: Cache, server: int) -> list[int]:
-    return [server, 1, _WHOLE, 1, NONE, *[0] * 7, *cache.mbps, *[cache.latency_ps] * 2, *[0] * 10]
+    latencies_ps = lanes.nearest_slice_ps(cache), cache.latency_ps
+    return [server, 1, _WHOLE, 1, NONE, *[0] * 7, *cache.mbps, *latencies_ps, *[0] * 10, cache.spread_ps]
 
 
 def _away_ps(system: System) -> Int64s:
     """Hardware.away_ps."""
-    away_ps = [
-        int(lanes.away_ps(channel, tier.spread_ps))
-        for tier in system.tiers
-        for channel in range(tier.channels)
-    ]
+    away_ps = [lanes.away_ps(channel, tier) for tier in system.tiers for channel in range(tier.channels)]
     return np.array([*away_ps, 0, 0], np.int64)
 
 

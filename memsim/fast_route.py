@@ -44,12 +44,14 @@ from memsim.fast_state import (  # fmt: skip
     R_WRITE,
     SEED,
     SETTLED,
+    SPREAD_PS,
     START_PS,
     TAIL_AT,
     TAIL_END,
     TIERS,
 )
 from memsim.jit import at, inner
+from memsim.lanes import slice_ps
 from memsim.rules import (  # fmt: skip
     added,
     digest_term,
@@ -135,6 +137,8 @@ def visit(hw, prog, st, out, request, hops, now_ps):
     write = asked[R_WRITE]
     served_ps = book_pieces(hw, st, out, tier, write, request, now_ps) + here[LATENCY_PS + write]
     served_ps += load_ps(hw, st, tier, asked[R_MOVED], write, now_ps)
+    if here[SPREAD_PS] and not write:
+        served_ps += slice_ps(asked[R_OFFSET], here[SPREAD_PS])
     first, end = here[TAIL_AT], here[TAIL_END]
     if first < end:
         kernel = st.slots[asked[R_SLOT], KERNEL]

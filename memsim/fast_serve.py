@@ -36,7 +36,7 @@ from memsim.fast_state import (  # fmt: skip
     WORK_PS,
 )
 from memsim.jit import at, inner
-from memsim.lanes import dealt_lane, next_lane
+from memsim.lanes import dealt_lane, next_lane, turn_begins
 from memsim.rules import (  # fmt: skip
     MOST_WAITED_PS,
     WINDOW_PS,
@@ -107,6 +107,23 @@ def book_piece(servers, i, now_ps, service, rate, write, turnaround_ps):
 
 
 @inner
+def book_equal(servers, i, now_ps, pieces, service, rate, write, turnaround_ps):
+    """Give a channel equal pieces that arrive now, as so many calls of `book_piece` do.
+
+    Returns (when the last ends, what all waited).
+    """
+    _, waited_ps = book_piece(servers, i, now_ps, service, rate, write, turnaround_ps)
+    server = servers[at(i)]
+    end_ps, rest = server[WHOLE_PS], server[REST]
+    for _ in range(1, pieces):
+        waited_ps = min(waited_ps + end_ps + (rest > 0) - now_ps, MOST_WAITED_PS)
+        end_ps, rest = then(end_ps, rest, service, rate)
+    server[WHOLE_PS] = end_ps
+    server[REST] = rest
+    return end_ps + (rest > 0), waited_ps
+
+
+@inner
 def write_piece(servers, i, now_ps, nbytes, service, rate, turnaround_ps, buffer_bytes):
     """Give a channel a written piece: it writes what it has gathered once that fills its buffer.
 
@@ -146,48 +163,73 @@ def pass_pieces(servers, away_ps, here, first, write, offset, left, operation, n
 
     here  the tier's row
     """
-    channels, interleave, unit = here[CHANNELS], here[INTERLEAVE], here[UNIT]
+    channels, interleave = here[CHANNELS], here[INTERLEAVE]
     mbps, turnaround_ps = here[MBPS + write], here[TURNAROUND_PS]
-    occupancy_ps = here[OCCUPANCY_PS + write]
-    whole_ps, whole_rest = here[PIECE_PS + write], here[PIECE_REST + write]
+    whole = (here[PIECE_PS + write], here[PIECE_REST + write])
     turn, channel, place = dealt_lane(offset // interleave, channels)
+    turn_bytes = channels * interleave
     end_ps, waiting_ps = now_ps, 0
     while left > 0:
         nbytes = piece_bytes(offset, left, interleave)
-        service = (whole_ps, whole_rest)
-        if nbytes < interleave:
-            moved = rounded_bytes(offset, nbytes, unit)
-            service = piece_service_ps(moved, mbps, occupancy_ps, operation)
-        server = first + channel
-        ended_ps, waited_ps = book_piece(servers, server, now_ps, service, mbps, write, turnaround_ps)
-        end_ps = max(end_ps, ended_ps + (0 if write else away_ps[at(server)]))
+        if left >= turn_bytes and place == 0 and nbytes == interleave:
+            turns = left // turn_bytes
+            nbytes = turns * turn_bytes
+            ended_ps, waited_ps = pass_turns(servers, away_ps, here, first, write, turns, now_ps)
+            turn, channel = turn + turns, turn_begins(turn + turns, channels)
+        else:
+            service = whole
+            if nbytes < interleave:
+                _, service = part_of_lane(here, write, offset, nbytes, operation)
+            server = first + channel
+            ended_ps, waited_ps = book_piece(servers, server, now_ps, service, mbps, write, turnaround_ps)
+            ended_ps += 0 if write else away_ps[at(server)]
+            turn, channel, place = next_lane(turn, channel, place, channels)
+        end_ps = max(end_ps, ended_ps)
         waiting_ps = min(waiting_ps + waited_ps, MOST_WAITED_PS)
-        turn, channel, place = next_lane(turn, channel, place, channels)
         offset += nbytes
         left -= nbytes
     return end_ps, waiting_ps
 
 
 @inner
+def part_of_lane(here, write, offset, nbytes, operation):
+    """What a piece of less than a lane moves [bytes], and its service."""
+    moved = rounded_bytes(offset, nbytes, here[UNIT])
+    return moved, piece_service_ps(moved, here[MBPS + write], here[OCCUPANCY_PS + write], operation)
+
+
+@inner
+def pass_turns(servers, away_ps, here, first, write, turns, now_ps):
+    """Book whole turns of pieces, channel by channel, for each gets as many; returns as pass_pieces does."""
+    service = (here[PIECE_PS + write], here[PIECE_REST + write])
+    mbps, turnaround_ps = here[MBPS + write], here[TURNAROUND_PS]
+    end_ps, waiting_ps = now_ps, 0
+    for server in range(first, first + here[CHANNELS]):
+        ended_ps, waited_ps = book_equal(servers, server, now_ps, turns, service, mbps, write, turnaround_ps)
+        end_ps = max(end_ps, ended_ps + (0 if write else away_ps[at(server)]))
+        waiting_ps = min(waiting_ps + waited_ps, MOST_WAITED_PS)
+    return end_ps, waiting_ps
+
+
+@inner
 def write_pieces(servers, here, first, offset, left, operation, now_ps):
     """Give channels that gather the pieces of written bytes; returns as pass_pieces does."""
-    channels, interleave, unit = here[CHANNELS], here[INTERLEAVE], here[UNIT]
+    channels, interleave, buffer_bytes = here[CHANNELS], here[INTERLEAVE], here[BUFFER_BYTES]
     mbps, turnaround_ps = here[MBPS + 1], here[TURNAROUND_PS]
-    occupancy_ps, buffer_bytes = here[OCCUPANCY_PS + 1], here[BUFFER_BYTES]
-    whole_ps, whole_rest = here[PIECE_PS + 1], here[PIECE_REST + 1]
+    whole = (here[PIECE_PS + 1], here[PIECE_REST + 1])
     turn, channel, place = dealt_lane(offset // interleave, channels)
     end_ps, waiting_ps = now_ps, 0
     while left > 0:
         nbytes = piece_bytes(offset, left, interleave)
-        moved, service = nbytes, (whole_ps, whole_rest)
+        moved, service = nbytes, whole
         if nbytes < interleave:
-            moved = rounded_bytes(offset, nbytes, unit)
-            service = piece_service_ps(moved, mbps, occupancy_ps, operation)
-        piece = write_piece(
-            servers, first + channel, now_ps, moved, service, mbps, turnaround_ps, buffer_bytes
+            moved, service = part_of_lane(here, 1, offset, nbytes, operation)
+        server = first + channel
+        ended_ps, waited_ps = write_piece(
+            servers, server, now_ps, moved, service, mbps, turnaround_ps, buffer_bytes
         )
-        end_ps = max(end_ps, piece[0])
-        waiting_ps = min(waiting_ps + piece[1], MOST_WAITED_PS)
+        end_ps = max(end_ps, ended_ps)
+        waiting_ps = min(waiting_ps + waited_ps, MOST_WAITED_PS)
         turn, channel, place = next_lane(turn, channel, place, channels)
         offset += nbytes
         left -= nbytes

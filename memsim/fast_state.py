@@ -27,7 +27,8 @@ UNITS, QUANTUM_BYTES, TIERS, LINKS, SEED = range(5)  # TIERS counts the cache, w
 SERVER_AT, CHANNELS, INTERLEAVE, UNIT, QUEUE, TAIL_AT, TAIL_END, TURNAROUND_PS, BUFFER_BYTES = range(9)
 LOADED_AT, LOADED_END, WALKER_AT = range(9, 12)
 MBPS, LATENCY_PS, OCCUPANCY_PS, PIECE_PS, PIECE_REST, WALK_PS, WALKER_PS = range(12, 26, 2)
-TIER_COLUMNS = 26
+SPREAD_PS = 26  # of the cache: what a hit in its farthest slice takes more than in its nearest
+TIER_COLUMNS = 27
 # Hardware.paths: largest requests (a pair), whether the cache is in front of the tier, levels of translation
 LARGEST_BYTES, IN_CACHE, LEVELS = 0, 2, 3
 # Hardware.hops: a link as one initiator's route to one tier crosses it. PACKET is the data of a packet, POOL
@@ -117,7 +118,7 @@ class Hardware(NamedTuple):
     """The machine.
 
     sizes   int64[5]
-    tiers   int64[T + 2, 26]  the cache last, one row more to end the lists
+    tiers   int64[T + 2, 27]  the cache last, one row more to end the lists
     routes  int64[I * (T + 1) + 1]  first hop of the route of each initiator to each tier
     paths   int64[I * (T + 1), 4]   what else is to be known of each route
     hops    int64[m, 13]      hops of all routes, the initiator's first

@@ -18,7 +18,7 @@ import numpy as np
 
 from memsim.errors import MemsimError
 from memsim.options import ReplayOptions
-from memsim.profile import SET_SOURCE
+from memsim.profile_set import SET_SOURCE
 from memsim.ranges import Range, Varied
 from memsim.resimulate import Distinct
 from memsim.result import FamilyTotals, Result

@@ -5,9 +5,14 @@ Both engines follow these rules, which stand in docs/model.md. Integers in, inte
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from memsim.jit import jit
 from memsim.rules import mixed
-from memsim.system import Tier
+from memsim.system import Cache, Tier
+
+NEAR = 450  # thousandths of the channels: loads of half of them would, were it not for those that are late
+LINE_BYTES = 128  # that lie in one slice of a cache
 
 
 @jit
@@ -49,21 +54,37 @@ def channel_of(offset, interleave_bytes, channels):
     return channel_of_lane(offset // interleave_bytes, channels)
 
 
-@jit
-def away_ps(channel, spread_ps):
-    """What a load of a channel takes more than one of the nearest: they lie at different distances [ps].
+def away_ps(channel: int, tier: Tier) -> int:
+    """What a load of a channel takes more than one of the nearest [ps].
 
-    The square of a fraction mixed from the channel's number: most are near, some far, with no order.
+    Channels of the near half (NEAR thousandths of them), then of the far one, lie at even distances; the
+    latest of the far half wait for more than the way, few of them long: the fourth power. Which channel
+    is which follows its number times the golden section, without an order that lanes would meet.
     """
-    share = mixed(channel) * 1000 >> 32
-    return spread_ps * share * share // 1_000_000
+    within_ps, far_ps, late_ps = tier.spread_ps
+    place = channel * 618_034 % 1_000_000 // 1_000
+    if place < NEAR:
+        return within_ps * (place * 1_000 // NEAR) // 1_000
+    along = (place - NEAR) * 1_000 // (1_000 - NEAR)
+    square = along * along
+    return far_ps + within_ps * along // 1_000 + late_ps * square // 1_000_000 * square // 1_000_000
 
 
-def mean_away_ps(channels: int, spread_ps: int) -> int:
-    """The mean of away_ps over all channels."""
-    return sum(int(away_ps(channel, spread_ps)) for channel in range(channels)) // channels
-
-
+@lru_cache
 def nearest_ps(tier: Tier) -> int:
     """Idle latency of a load of the nearest channel: latency_ps is the mean of all."""
-    return tier.latency_ps[0] - (mean_away_ps(tier.channels, tier.spread_ps) if tier.spread_ps else 0)
+    if not any(tier.spread_ps):
+        return tier.latency_ps[0]
+    mean_ps = sum(away_ps(channel, tier) for channel in range(tier.channels)) // tier.channels
+    return max(0, tier.latency_ps[0] - mean_ps)
+
+
+@jit
+def slice_ps(offset, spread_ps):
+    """What a hit takes more than one in the nearest slice of the cache: lines lie in any of them [ps]."""
+    return spread_ps * (mixed(offset // LINE_BYTES) * 1_000 >> 32) // 1_000
+
+
+def nearest_slice_ps(cache: Cache) -> int:
+    """Idle latency of a hit in the nearest slice: latency_ps is the mean of all."""
+    return cache.latency_ps - cache.spread_ps // 2

@@ -156,7 +156,7 @@ def _cache_ps(demand: Demand, system: System, unit_bytes: int = 1) -> Floats:
     """Time of ops whose rows are all hits, or come through the cache in whole transactions."""
     cache = system.cache
     moved_bytes = demand.nbytes + 2 * demand.requests * (unit_bytes - 1)
-    return moved_bytes * 1e6 / min(cache.mbps) + demand.requests * (cache.latency_ps + 1)
+    return moved_bytes * 1e6 / min(cache.mbps) + demand.requests * (cache.latency_ps + cache.spread_ps + 1)
 
 
 def _port_ps(demand: Demand, system: System, initiator: int, tiers: list[int]) -> Floats:
@@ -175,7 +175,7 @@ def _tier_ps(demand: Demand, tier: Tier) -> Floats:
     tail_ps += max((extra_ps for _, extra_ps in tier.loaded), default=0)
     least_ps = max(tier.occupancy_ps) + tier.turnaround_ps + 1
     served_ps = moved_bytes * 1e6 / min(tier.channel_mbps) + pieces * least_ps
-    return served_ps + demand.requests * (max(tier.latency_ps) + tier.spread_ps + tail_ps)
+    return served_ps + demand.requests * (max(tier.latency_ps) + sum(tier.spread_ps) + tail_ps)
 
 
 def _walks_ps(demand: Demand, tier: Tier) -> Floats:
@@ -207,7 +207,9 @@ def _least_share(link: Link, span_bytes: np.ndarray) -> Floats:
 
 def _worked_ps(program: Program, tiles: float) -> float:
     """Launches, start-up and drain of all blocks, and work of so many tiles, one after another."""
-    slowest_ps = (program.flops * 1e6 / program.mflops + program.work_ps + program.tile_ps + 1).max(initial=0)
+    slowest_ps = (
+        program.flops * 1e6 / program.mflops + program.work_ps + program.tile_ps + program.turns
+    ).max(initial=0)
     blocks = np.diff(program.block_at)
     own_ps = np.maximum(program.startup_ps + program.drain_ps, program.idle_ps)
     around = blocks * (program.dispatch_ps + own_ps + 1.0)

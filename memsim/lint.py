@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from memsim.options import DEFAULT_QUANTUM_BYTES
-from memsim.profile import check, locate, overridden, read_table
+from memsim.profile import check, locate, read_table
+from memsim.profile_set import overridden
 from memsim.quantity import Share, Time
 from memsim.route import build_system, faults, idle_latency_ps, path_bandwidth, tier_mbps
 from memsim.system import MILLION, System, Tier

@@ -106,9 +106,9 @@ def _checks(system: System) -> Iterator[Check]:
 def _bare(system: System) -> System:
     """A machine whose cache keeps nothing, whose pages are all at hand, whose channels are all as far, and
     whose blocks begin at once."""
-    cache = replace(system.cache, capacity_bytes=1, ways=0)
+    cache = replace(system.cache, capacity_bytes=1, ways=0, spread_ps=0)
     runners = tuple(replace(runner, dispatch_ps=0) for runner in system.initiators)
-    tiers = tuple(replace(t, translation=(), spread_ps=0) for t in system.tiers)
+    tiers = tuple(replace(t, translation=(), spread_ps=(0, 0, 0)) for t in system.tiers)
     return replace(system, initiators=runners, cache=cache, tiers=tiers)
 
 

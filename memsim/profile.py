@@ -2,7 +2,7 @@
 
 A file may say `extends = "h200"` (a machine that comes with memsim) or `extends = "base.toml"` (relative
 to the file); it is laid over that machine key by key, a number only as a whole: a new value never keeps
-an old source. Single numbers can be set over all files (`--set`). All errors are one-line `ProfileError`s.
+an old source. Single numbers can be set over all files (`profile_set`). Errors are one-line `ProfileError`s.
 How the tables fit together is for `route`.
 """
 
@@ -11,42 +11,22 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from hwprofiles import machine_names, machine_path
 from memsim.errors import ProfileError, cut, nearest, shown
+from memsim.profile_set import MAX_DOTS, overridden
 from memsim.system import PROVENANCES
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
     from memsim.profile_schema import Profile
 
 
 MAX_FILE_BYTES = 1_000_000
-MAX_DOTS = 500  # in a line: parsing a key takes the square of its parts
 MAX_EXTENDS = 16  # files that extend one another
 _REGULAR = "expected a TOML file of text, at most 1 MB"
-
-_SET = "expected GROUP.NAME.KEY=VALUE, as in link.pcie.bandwidth=128 GB/s"
-SET_SOURCE = "set on the command line"
-
-SHARES_OF = {  # of a tier or a link: what of each bandwidth is reached
-    "bandwidth": ("efficiency", "write_efficiency", "efficiency_out"),
-    "write_bandwidth": ("write_efficiency",),
-    "bandwidth_out": ("efficiency_out",),
-}
-
-# Faults that pydantic words for programmers, by its name for them: what was expected.
-_NUMBER = '{ value = ..., provenance = "...", source = "..." }'
-_EXPECTED = {
-    "string_type": "text in quotes",
-    "string_pattern_mismatch": "a name of at most 40 letters, digits, '-' and '_', such as hbm",
-    "tuple_type": 'two nodes, such as ["gpu", "cpu"]',
-    "too_long": 'two nodes, such as ["gpu", "cpu"]',
-}
 
 
 def load_machine(machine: str | Path, overrides: Sequence[str] = ()) -> Profile:
@@ -187,174 +167,12 @@ def check(table: dict[str, Any]) -> Profile | list[str]:
     """The machine of a table as TOML gives it, or all faults of its keys and values, telling ones first."""
     from pydantic import ValidationError
 
+    from memsim.profile_faults import telling, worded
     from memsim.profile_schema import Profile
 
     try:
         return Profile.model_validate(table)
     except ValidationError as error:
-        return [_worded(detail) for detail in sorted(error.errors(include_url=False), key=_telling)]
+        return [worded(detail) for detail in sorted(error.errors(include_url=False), key=telling)]
     except RecursionError:
         return ["nested too deeply; expected tables of numbers, [GROUP.NAME]"]
-
-
-def overridden(table: dict[str, Any], text: str) -> dict[str, Any]:
-    """A valid `table` with one key set, as `text` (GROUP.NAME.KEY=VALUE) says, or ProfileError."""
-    from memsim.profile_schema import GROUPS, LEVELS, is_number
-
-    path, equals, value = text.partition("=")
-    parts = _parts(path)
-    if not equals or len(parts) not in (3, 5):
-        raise ProfileError(f"--set {shown(text)}: {_SET}")
-    group, name, key, *level = parts
-    where = f"--set {cut(path)}"
-    if group not in (*GROUPS, "cost"):
-        raise ProfileError(f"{where}: no group '{cut(group)}'; {nearest(group, [*GROUPS, 'cost'])}")
-    names = table.get(group, {})
-    _check_name(where, group, name, names, f"this machine has no [{group}.NAME]")
-    keys = table["tier"] if group == "cost" else GROUPS[group].model_fields
-    _check_key(where, key, keys)
-    if (group, key) == ("tier", LEVELS):
-        _check_level(where, name, level, names[name].get(LEVELS, {}))
-    elif level:
-        raise ProfileError(f"--set {shown(text)}: {_SET}")
-    new = value_of(value)
-    if is_number(parts):
-        new = {"value": new, "provenance": "assumed", "source": SET_SOURCE}
-    return _with_doubt(_replaced(table, parts, new), parts)
-
-
-def _with_doubt(table: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """The table, in which shares of a bandwidth that was set are no longer measured: it was another one."""
-    group, name, key = path[:3]
-    for share in SHARES_OF.get(key, ()) if group in ("tier", "link") else ():
-        number = table[group][name].get(share)
-        if number and number["provenance"] in ("measured", "calibrated"):
-            source = f"{number['source']}; of another bandwidth"
-            doubted = {**number, "provenance": "extrapolated", "source": source}
-            table = _replaced(table, [group, name, share], doubted)
-    return table
-
-
-def _check_name(where: str, what: str, name: str, names: Iterable[str], none: str) -> None:
-    if name not in (known := list(names)):
-        raise ProfileError(f"{where}: no {what} '{cut(name)}'; {nearest(name, known) if known else none}")
-
-
-def _check_key(where: str, key: str, keys: Iterable[str]) -> None:
-    if key not in (known := list(keys)):
-        raise ProfileError(f"{where}: unknown key; {nearest(key, known)}")
-
-
-def _check_level(where: str, tier: str, level: Sequence[str], levels: Iterable[str]) -> None:
-    """The two last parts of tier.NAME.translation.NAME.KEY."""
-    from memsim.profile_schema import WalkTable
-
-    if not level:
-        raise ProfileError(f"{where}: holds tables; expected tier.{tier}.translation.NAME.KEY=VALUE")
-    name, key = level
-    _check_name(where, "level", name, levels, f"this machine has no [tier.{tier}.translation.NAME]")
-    _check_key(where, key, WalkTable.model_fields)
-
-
-def _replaced(table: dict[str, Any], path: Sequence[str], new: object) -> dict[str, Any]:
-    """`table` with what stands at `path` replaced."""
-    key, *below = path
-    return {**table, key: _replaced(table[key], below, new) if below else new}
-
-
-def _parts(path: str) -> list[str]:
-    """The parts of GROUP.NAME.KEY; each may stand in quotes, as in a file: cost."2024".hbm."""
-    parts = [part.strip() for part in path.split(".")]
-    quoted = [len(part) > 1 and part[0] == part[-1] and part[0] in "\"'" for part in parts]
-    return [part[1:-1] if marks else part for part, marks in zip(parts, quoted, strict=True)]
-
-
-def value_of(text: str) -> object:
-    """A value as a file would hold it: a number, a list, words in quotes or without."""
-    if text.count(".") > MAX_DOTS:
-        return text.strip()
-    try:
-        parsed = tomllib.loads(f"value = {text}")
-    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
-        return text.strip()
-    return parsed["value"] if len(parsed) == 1 else text
-
-
-def _telling(detail: ErrorDetails) -> int:
-    """Rank of a fault among those of a file: what explains the others comes first."""
-    if detail["type"] == "model_type" and len(detail["loc"]) == 2:
-        return 0  # [cache] for [cache.NAME]: its keys look like tables of the group
-    return 1 if detail["type"] == "extra_forbidden" else 2  # a misspelt key is missing under its right name
-
-
-def _worded(detail: ErrorDetails) -> str:
-    """One fault of a file in one line: where, what was found, what was expected."""
-    loc = detail["loc"]
-    where = ".".join(cut(str(part)) for part in loc if part != "[key]")
-    match detail["type"]:
-        case "extra_forbidden" if loc[-1] == "value":
-            group = ".".join(map(str, loc[:-2]))
-            return f"{group}: a number stands where a name should; write [{group}.NAME] above its keys"
-        case "extra_forbidden":
-            return f"{where}: unknown key; {nearest(str(loc[-1]), _keys_beside(loc))}"
-        case "missing" if "between" in loc:
-            return f"{where}: missing, expected {_EXPECTED['tuple_type']}"
-        case "missing":
-            return f"{where}: missing; {_remedy(loc)}"
-        case "value_error":
-            return f"{where}: {detail['ctx']['error']}"
-        case "literal_error" if loc[-1] == "provenance":
-            word = detail["input"] if isinstance(detail["input"], str) else ""
-            return f"{where}: found {shown(detail['input'])}; {nearest(word, PROVENANCES)}"
-        case "literal_error":
-            return f"{where}: found {shown(detail['input'])}; choose one of: {', '.join(_words_of(loc))}"
-        case "string_too_short":
-            return f"{where}: is empty; write some words"
-        case "too_long" if loc[-1] != "between":
-            most = detail["ctx"]["max_length"]
-            return f"{where}: holds {len(detail['input'])} tables; expected {most} at most"
-        case kind:
-            expected = _table_expected(loc) if kind in ("dict_type", "model_type") else _EXPECTED.get(kind)
-            return f"{where}: found {shown(detail['input'])}, expected {expected or detail['msg']}"
-
-
-def _table_expected(loc: tuple[int | str, ...]) -> str:
-    """What should stand at `loc`, where something else than a table stands."""
-    from memsim.profile_schema import LEVELS
-
-    path = [str(part) for part in loc]
-    if len(path) > 2 and LEVELS in path[2:4]:
-        name = f"[{'.'.join(path[:3])}.NAME]"
-        return f"{'tables' if len(path) == 3 else 'a table'}, {name}" if len(path) < 5 else _NUMBER
-    if len(path) > 2:
-        return _NUMBER
-    return f"a table {'of tables' if len(path) == 1 else 'with a name of its own'}, such as [tier.hbm]"
-
-
-def _remedy(loc: tuple[int | str, ...]) -> str:
-    from memsim.profile_schema import table_at
-    from memsim.quantity import Quantity
-
-    path = [str(part) for part in loc]
-    if len(path) > 2 and table_at(path[:-1]) is Quantity:
-        return "every number needs it next to its value, so that a reader can judge it"
-    if len(path) > 2:
-        return f"every [{path[0]}.NAME{f'.{path[2]}.NAME' if path[2:-1] else ''}] needs it"
-    add = f", add [{loc[0]}.NAME]" if loc[0] in ("initiator", "cache", "tier") else ""
-    return f"every machine needs it{add}"
-
-
-def _words_of(loc: tuple[int | str, ...]) -> tuple[str, ...]:
-    """The words that the key at `loc` may hold."""
-    from memsim.profile_schema import GROUPS
-
-    return get_args(GROUPS[str(loc[0])].model_fields[str(loc[-1])].annotation)
-
-
-def _keys_beside(loc: tuple[int | str, ...]) -> list[str]:
-    """The keys that are known in the table that the last part of `loc` lies in."""
-    from memsim.profile_schema import Profile, table_at
-
-    if len(loc) == 1:
-        return [*Profile.model_fields, "extends"]
-    return list(table_at([str(part) for part in loc[:-1]]).model_fields)

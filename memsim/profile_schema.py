@@ -139,6 +139,7 @@ class CacheTable(Table):
     bandwidth: Bandwidth = _key("faster")
     write_bandwidth: Bandwidth | None = _option("faster")
     latency: Latency = _key("slower")
+    spread: Gap | None = _option("any")
     copies: Copies | None = _option("slower")
     ways: Ways | None = _option("any")
 
@@ -175,6 +176,8 @@ class TierTable(Table):
     turnaround: Gap | None = _option("slower")
     write_buffer: Buffer | None = _option("any")
     spread: Gap | None = _option("any")
+    far: Gap | None = _option("slower")
+    late: Gap | None = _option("slower")
     loaded_latency: LoadedTimes | None = _option("slower")
     energy: BitEnergy | None = _option("energy")
     translation: dict[Name, WalkTable] = Field({}, max_length=MOST_LEVELS)

@@ -18,8 +18,9 @@ from math import log2
 from typing import Any
 
 from memsim.errors import ProfileError, UsageError
-from memsim.profile import SET_SOURCE, check, overridden
+from memsim.profile import check
 from memsim.profile_schema import Profile, effect_of
+from memsim.profile_set import SET_SOURCE, overridden
 from memsim.quantity import AlignedSize, Quantity, Share
 from memsim.resimulate import KERNEL_TIMES, Variation
 from memsim.route import build_system

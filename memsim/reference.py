@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 import numpy as np
 import simpy
 
-from memsim import rules
+from memsim import lanes, rules
 from memsim.limits import check_times
 from memsim.options import ReplayOptions
 from memsim.program import UNIT_SHARES, Plan, Program, build_program, home_of
@@ -393,7 +393,8 @@ class Replay:
         cache = self.system.cache
         way = self.machine.cache_ways[request.write]
         end_ps = way.book(self.now_ps, request.nbytes, cache.mbps[request.write])
-        served_ps = max(request.passed_ps, end_ps + cache.latency_ps)
+        away_ps = 0 if request.write else int(lanes.slice_ps(request.offset, cache.spread_ps))
+        served_ps = max(request.passed_ps, end_ps + self.machine.latency_ps(request) + away_ps)
         return max(served_ps, self.push_out(request)) - self.now_ps
 
     def pass_cache(self, request: Request) -> int:

@@ -273,7 +273,8 @@ class Machine:
     def latency_ps(self, request: Request) -> int:
         """Idle latency of the cache or the tier that a request goes to; of loads the nearest one."""
         if request.tier == self.cache:
-            return self.system.cache.latency_ps
+            cache = self.system.cache
+            return cache.latency_ps if request.write else lanes.nearest_slice_ps(cache)
         tier = self.system.tiers[request.tier]
         return tier.latency_ps[1] if request.write else self.nearest_ps[request.tier]
 
@@ -290,7 +291,7 @@ class Machine:
             piece = int(rules.piece_bytes(offset, nbytes, tier.interleave_bytes))
             channel = lanes.channel_of(offset, tier.interleave_bytes, tier.channels)
             moved = int(rules.rounded_bytes(offset, piece, tier.unit_bytes))
-            away_ps = int(lanes.away_ps(channel, tier.spread_ps))
+            away_ps = lanes.away_ps(int(channel), tier)
             yield self.channels[number][int(channel)], moved, away_ps
             offset += piece
             nbytes -= piece

@@ -15,7 +15,7 @@ import numpy as np
 
 from memsim.program import Program
 from memsim.rules import TIER, Memory
-from memsim.system import MOST_SPREAD, Hop, System, Tier, Walk
+from memsim.system import Hop, System, Tier, Walk
 
 # The order in which `explain` takes resources out of the way; RATE: those of a kind by what each takes alone.
 LAUNCH, START, FLIGHT, PLACES, QUEUES, LATENCY, RATE = range(7)
@@ -206,18 +206,21 @@ def _quicker(case: Case, scale: Scale) -> Case:
     system = case.system
     tiers = tuple(_nearer(tier, scale) for tier in system.tiers)
     routes = tuple(tuple(tuple(map(hop, route)) for route in by_tier) for by_tier in system.routes)
-    cache = replace(system.cache, latency_ps=scale.less(system.cache.latency_ps, 1))
+    cache = replace(
+        system.cache,
+        latency_ps=scale.less(system.cache.latency_ps, 1),
+        spread_ps=scale.less(system.cache.spread_ps),
+    )
     program = case.program._replace(work_ps=scale.less(case.program.work_ps))
     return case._replace(system=replace(system, tiers=tiers, routes=routes, cache=cache), program=program)
 
 
 def _nearer(tier: Tier, scale: Scale) -> Tier:
     """A tier with less of its latency, also between its nearest and its farthest channel."""
-    latency_ps = scale.less(tier.latency_ps, 1)
     return replace(
         tier,
-        latency_ps=latency_ps,
-        spread_ps=min(scale.less(tier.spread_ps), MOST_SPREAD * latency_ps[0]),
+        latency_ps=scale.less(tier.latency_ps, 1),
+        spread_ps=scale.less(tier.spread_ps),
         tail=tuple((slowest, scale.less(extra_ps)) for slowest, extra_ps in tier.tail),
         loaded=tuple((load, scale.less(extra_ps)) for load, extra_ps in tier.loaded),
         translation=tuple(replace(w, latency_ps=scale.less(w.latency_ps)) for w in tier.translation),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from memsim.errors import ProfileError, nearest
 from memsim.nodes import Fault, faults_of_graph, routes_of
 from memsim.system import MILLION, MOST_SPREAD, Cache, Hop, Initiator, Input, Link, System, Tier, Walk
+from memsim.units import format_time
 
 if TYPE_CHECKING:
     from memsim.profile_schema import CacheTable, InitiatorTable, LinkTable, Profile, TierTable, WalkTable
@@ -72,6 +73,9 @@ def _faults_of_groups(profile: Profile) -> Iterator[Fault]:
     for name, cache in profile.cache.items():
         if first and cache.attach != first:
             yield f"cache.{name}.attach", f"found '{cache.attach}', expected the initiator '{first}'"
+        if cache.spread and cache.spread.number > cache.latency.number:
+            found = f"{cache.spread.text} between the nearest and the farthest slice"
+            yield f"cache.{name}.spread", f"{found}; expected at most the latency"
     if not profile.tier:
         yield "tier", "no tier; add one [tier.NAME] at least"
     for scenario, prices in profile.cost.items():
@@ -95,9 +99,10 @@ def _faults_of_tier(name: str, table: TierTable) -> Iterator[Fault]:
     if interleave % unit:
         found = f"{interleave} B is no multiple of the tier's unit, {unit} B"
         yield f"tier.{name}.interleave", f"{found}; make it one"
-    if table.spread and table.spread.number > MOST_SPREAD * table.latency.number:
-        found = f"{table.spread.text} between the nearest and the farthest channel"
-        yield f"tier.{name}.spread", f"{found}; expected at most {MOST_SPREAD} times the latency"
+    apart_ps = sum(_spread_ps(table))
+    if 100 * apart_ps > MOST_SPREAD * table.latency.number:
+        found = f"{format_time(apart_ps)} with far and late between the nearest and the farthest channel"
+        yield f"tier.{name}.spread", f"{found}; expected at most {MOST_SPREAD} % of the latency"
     if min(_channel_mbps(table)) < 1:
         yield f"tier.{name}.bandwidth", "less than 1 MB/s a channel; raise it or lower the channels"
     if devices * channels > MOST_CHANNELS:
@@ -176,6 +181,11 @@ def _or_none(quantity: Quantity | None) -> int:
     return quantity.number if quantity else 0
 
 
+def _spread_ps(table: TierTable) -> tuple[int, int, int]:
+    """Tier.spread_ps."""
+    return _or_none(table.spread), _or_none(table.far), _or_none(table.late)
+
+
 def _cache(name: str, table: CacheTable) -> Cache:
     return Cache(
         name=name,
@@ -184,6 +194,7 @@ def _cache(name: str, table: CacheTable) -> Cache:
         latency_ps=table.latency.number,
         copies=table.copies.number if table.copies else 1,
         ways=_or_none(table.ways),
+        spread_ps=_or_none(table.spread),
     )
 
 
@@ -233,7 +244,7 @@ def _tier(profile: Profile, name: str, table: TierTable) -> Tier:
         translation=_translation(table.translation),
         commanded=table.access == "command",
         devices=devices,
-        spread_ps=_or_none(table.spread),
+        spread_ps=_spread_ps(table),
         energy_fj=_or_none(table.energy),
         cost=tuple((dated, prices[name].number) for dated, prices in profile.cost.items() if name in prices),
     )

@@ -109,19 +109,19 @@ def replayed(
     if explain < 0:
         raise UsageError(f"--explain {explain}: expected a number of kernels, such as 3")
     first, second = _halves(progress) if explain else (progress, None)
-    longest = Longest(CachePlan(system, memory, options.quantum_bytes))
-    outcome = _run(engine, watched, system, memory, options, first, longest)
+    kept = Longest(CachePlan(system, memory, options.quantum_bytes))
+    outcome = _run(engine, watched, system, memory, options, first, kept)
     _check_run_on(options, watched)
     ledger.check(outcome, watched.tally.issued, system)
     result = summarize(watched, system, placement, outcome, engine)
     notes = (*_notes_of_tails(result, machine_tails, seed), *_notes_of_grids(watched, system, options))
     result = replace(result, notes=notes)
-    if bound:
-        result = _with_bounds(result, watched, system, memory, options, longest)
-    if explain:
-        result = _with_explained(result, watched, system, memory, options, explain, second, longest)
     found = Replayed(result, watched, system, memory, options, _longest(result, watched, system))
-    return replace(found, result=replace(result, interval=interval.by_measurements(found)))
+    if bound:
+        found = _with_bounds(found, kept)
+    if explain:
+        found = _with_explained(found, explain, second, kept)
+    return replace(found, result=replace(found.result, interval=interval.by_measurements(found)))
 
 
 def _halves(progress: Progress | None) -> tuple[Progress | None, Progress | None]:
@@ -250,46 +250,38 @@ def _run(
     memory: Memory,
     options: ReplayOptions,
     progress: Progress | None,
-    longest: Longest,
+    kept: Longest,
 ) -> Outcome:
     if engine == "fast":
         from memsim import fast
 
-        return fast.run(trace, system, memory, options, progress, longest, longest.ended)
+        return fast.run(trace, system, memory, options, progress, kept, kept.ended)
     from memsim import reference
 
-    return reference.run(trace, system, memory, options, progress, longest)
+    return reference.run(trace, system, memory, options, progress, kept)
 
 
-def _again(
-    wanted: Mapping[str, int],
-    trace: Watched,
-    system: System,
-    memory: Memory,
-    options: ReplayOptions,
-    longest: Longest,
-) -> tuple[Iterable[Segment], Plan]:
+def _again(wanted: Mapping[str, int], found: Replayed, kept: Longest) -> tuple[Iterable[Segment], Plan]:
     """Segments with some kernels, and their plan: those that were kept, else all from the trace again."""
     from memsim.bound import segments_of
 
-    kept = longest.of(wanted)
-    return kept or (segments_of(trace.trace, options), CachePlan(system, memory, options.quantum_bytes))
+    return kept.of(wanted) or (
+        segments_of(found.trace.trace, found.options),
+        CachePlan(found.system, found.memory, found.options.quantum_bytes),
+    )
 
 
-def _with_bounds(
-    result: Result, trace: Watched, system: System, memory: Memory, options: ReplayOptions, longest: Longest
-) -> Result:
-    """The result with what binds each family."""
+def _with_bounds(found: Replayed, kept: Longest) -> Replayed:
+    """What was found with what binds each family."""
     from memsim.bound import find_bounds
 
-    wanted = _longest(result, trace, system)
-    segments, plan = _again(wanted, trace, system, memory, options, longest)
-    bounds = find_bounds(segments, system, memory, options, wanted, plan)
+    segments, plan = _again(found.longest, found, kept)
+    bounds = find_bounds(segments, found.system, found.memory, found.options, found.longest, plan)
     families = tuple(
         replace(family, bound=b.resource, bound_share=b.share, bound_shares=b.shares)
-        for family, b in ((family, bounds[family.name]) for family in result.families)
+        for family, b in ((family, bounds[family.name]) for family in found.result.families)
     )
-    return replace(result, families=families)
+    return replace(found, result=replace(found.result, families=families))
 
 
 def _longest(result: Result, trace: Watched, system: System) -> dict[str, int]:
@@ -303,20 +295,11 @@ def _longest(result: Result, trace: Watched, system: System) -> dict[str, int]:
     return dict(sorted(longest.items(), key=lambda item: -times_ps[item[1]]))
 
 
-def _with_explained(
-    result: Result,
-    trace: Watched,
-    system: System,
-    memory: Memory,
-    options: ReplayOptions,
-    count: int,
-    progress: Progress | None,
-    longest: Longest,
-) -> Result:
-    """The result with the times of the slowest kernels divided."""
+def _with_explained(found: Replayed, count: int, progress: Progress | None, kept: Longest) -> Replayed:
+    """What was found with the times of the slowest kernels divided."""
     from memsim.explain import explain
 
-    slowest = dict(list(_longest(result, trace, system).items())[:count])
-    segments, plan = _again(slowest, trace, system, memory, options, longest)
-    divided = explain(segments, system, memory, options, slowest, progress, plan)
-    return replace(result, explained=divided)
+    slowest = dict(list(found.longest.items())[:count])
+    segments, plan = _again(slowest, found, kept)
+    divided = explain(segments, found.system, found.memory, found.options, slowest, progress, plan)
+    return replace(found, result=replace(found.result, explained=divided))

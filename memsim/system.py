@@ -11,7 +11,7 @@ from dataclasses import dataclass
 # How far a number can be trusted, best first.
 PROVENANCES = ("measured", "calibrated", "stated", "interpolated", "extrapolated", "assumed")
 MILLION = 1_000_000  # parts that shares and tails are counted in
-MOST_SPREAD = 2  # times the mean latency of a load: so the nearest channel answers later than at once
+MOST_SPREAD = 150  # per cent of the mean latency of a load: so the nearest channel answers later than at once
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class Cache:
 
     capacity_bytes  what it holds in effect, which may be less than the datasheet's figure
     mbps            rate of reads, of writes
-    latency_ps      of a hit
+    latency_ps      of a hit, the mean of all slices
+    spread_ps       what a hit in the farthest slice takes more than one in the nearest
     copies          places that a line takes which several blocks only read (two: each half keeps its own)
     ways            places of a set; 0: one set holds all
     """
@@ -85,6 +86,7 @@ class Cache:
     latency_ps: int
     copies: int = 1
     ways: int = 0
+    spread_ps: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ class Tier:
     queue_depth      pieces that may be in the tier at once; 0: no limit
     tail             steps (n, extra): of a million requests the slowest n take `extra` ps more, n falling
     turnaround_ps    what a channel takes to change between reads and writes; 0: nothing
-    spread_ps        how much later a load of the farthest channel comes than one of the nearest
+    spread_ps        how much later loads of farther channels come: the farthest of a half than the nearest,
+                     the far half than the near one, and the latest of the far half (see lanes.away_ps)
     write_buffer_bytes   written bytes that a channel gathers before it writes them, all at once; 0: none
     loaded           of a tier that is one server: points (millionths of its rate, extra ps), loads rising
     translation      levels of address translation, the smaller reach first; two at most
@@ -145,11 +148,11 @@ class Tier:
     devices: int = 1
     energy_fj: int = 0
     cost: tuple[tuple[str, int], ...] = ()
-    spread_ps: int = 0
+    spread_ps: tuple[int, int, int] = (0, 0, 0)
 
     def __post_init__(self) -> None:
         """ValueError where the nearest channel would answer before it is asked (see lanes.away_ps)."""
-        if self.spread_ps > MOST_SPREAD * self.latency_ps[0]:
+        if 100 * sum(self.spread_ps) > MOST_SPREAD * (self.latency_ps[0] + 1):
             raise ValueError(f"{self.name}: spread_ps {self.spread_ps} of latency_ps {self.latency_ps[0]}")
 
 

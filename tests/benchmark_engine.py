@@ -183,7 +183,7 @@ def scans(program: Path | None) -> None:
     )
     time_only("  written", *scan_case(1, write=True), packed, "3")
     time_only("  with a queue of 64 at the tier", *scan_case(1), with_tier(packed, 1, queue_depth=64), "3")
-    time_only("  over two links", *scan_case(1), over(h200, PACKED, PACKED))
+    time_only("  over two links", *scan_case(1), over(h200, PACKED, PACKED), "3")
     benchmark_events.compare(program, "four streams, two over the link", *four_streams(), packed, "3")
 
 

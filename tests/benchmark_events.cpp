@@ -2,8 +2,8 @@
 // by tile, beside the initiator through its cache, or from a tier behind a link with headers and tags. Same
 // rules, same order inside an instant, same structures (a wheel of buckets for requests, a heap for blocks), same
 // integers: it prints its time, then the end and the digest of each kernel, which the benchmark compares. Every
-// parameter is read at run time. Left out: writes, arithmetic, hits, look-ups, queues of tiers, distances of
-// channels, bytes of a unit that run short.
+// parameter is read at run time. Pieces of a request are booked one by one. Left out: writes, arithmetic, hits,
+// look-ups, queues of tiers, distances of channels, bytes of a unit that run short.
 //
 // usage: events REPEATS SHIFT CACHE_MBPS, of the link MBPS LATENCY_PS PACKET HEADER TAGS; of each of two tiers
 //        CHANNELS MBPS INTERLEAVE UNIT LATENCY_PS LARGEST LINKED; the number of kernels; of each BLOCKS

@@ -154,8 +154,9 @@ def machine_files(draw: st.DrawFn) -> dict[str, Any]:
         tier["translation"] = draw(LEVELS)
         if draw(st.booleans()):  # up to as far as channels may be apart; now and then refused
             latency_ps = int(tier["latency"]["value"].split()[0])
-            far_ps = latency_ps * draw(st.sampled_from([1, 2] * 8 + [3])) // draw(st.sampled_from([1, 1, 9]))
-            tier["spread"] = {**tier["latency"], "value": f"{far_ps} ps"}
+            far_ps = latency_ps * draw(st.sampled_from([1] * 16 + [4])) // draw(st.sampled_from([2, 2, 9]))
+            for key in ("spread", "far", "late"):
+                tier[key] = {**tier["latency"], "value": f"{far_ps} ps"}
         if draw(st.integers(0, 9)) == 0:  # of one server; now and then refused
             tier.pop("devices", None)
             one = {**tier["channels"], "value": draw(st.sampled_from([1] * 9 + [2]))}

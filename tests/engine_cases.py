@@ -172,6 +172,7 @@ def drawn_system(random: Random) -> System:
     homes = [random.randrange(len(switch_ps)) for _ in initiators]
     places = [random.randrange(len(switch_ps)) for _ in tiers]
     cache = Cache("l2", 1 << 20, _drawn_pair(random, (1_000_000, 777_777)), random.randint(1, 9) * scale)
+    cache = replace(cache, spread_ps=random.choice((0, cache.latency_ps)))
     routes = tuple(tuple(route(home, place) for place in places) for home in homes)
     return System("drawn", initiators, cache, tiers, links, routes)
 
@@ -212,7 +213,7 @@ def _drawn_tier(random: Random, name: str, scale: int, speed: int) -> Tier:
         turnaround_ps=random.choice((0, 0, 1, 50 * scale)),
         write_buffer_bytes=random.choice((0, 0, 700, 1 << 20)),
         loaded=random.choice(loads) if channels == 1 else (), translation=walks,
-        spread_ps=random.choice((0, 0, 1, 2 * latency_ps[0])),
+        spread_ps=random.choice(((0, 0, 0), (0, 0, 0), (1, 0, 0), (latency_ps[0] // 2,) * 3)),
     )  # fmt: skip
 
 

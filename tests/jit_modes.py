@@ -1,19 +1,21 @@
 """Run by test_jit_modes in a fresh interpreter: the engines compared in the mode that the environment sets.
 
-Prints `agree N` after N cases, then what a planted read outside the ops' row list gives.
+Prints `agree N` after N cases, then what a planted read outside the ops' row list gives. With `small` the
+loop stops every few requests and begins with a table of two, and how it returned is printed, too.
 """
 
 from __future__ import annotations
 
 import sys
 from random import Random
+from typing import Any
 
 import numpy as np
 from engine_cases import ONE_TIER, columns, drawn_case, flat_region, kernel, placed, run_both
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memsim import fast
+from memsim import fast, fast_loop
 from memsim.fast import replay_segment
 from memsim.fast_pack import pack_hardware
 from memsim.options import ReplayOptions
@@ -35,8 +37,23 @@ def planted() -> str:
     return "missed"
 
 
+def made_small() -> set[int]:
+    """Let the event loop stop often (interpreted, it reads the module's number); how it returned."""
+    seen, loop = set(), fast_loop.run
+    fast._FIRST_REQUESTS, fast_loop.REQUESTS_A_RUN = 2, 3
+
+    def noted(*tables: Any) -> int:
+        status: int = loop(*tables)
+        seen.add(status)
+        return status
+
+    fast_loop.run = noted
+    return seen
+
+
 def main(cases: int) -> None:
     compared = 0
+    returned = made_small() if "small" in sys.argv else set()
 
     @settings(max_examples=cases, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.randoms(use_true_random=False))
@@ -50,6 +67,8 @@ def main(cases: int) -> None:
     print(f"agree {cases}")
     if "planted" in sys.argv:
         print(f"planted {planted()}")
+    if returned:
+        print("returned", *sorted(returned))
     assert fast.is_compiled()
 
 

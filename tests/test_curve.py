@@ -30,7 +30,7 @@ def small():
     """An H200 of 17 units, 12 channels and as small a share of the cache, as quick to fill."""
     system = system_of("h200", units=17)
     cache = replace(system.cache, capacity_bytes=system.cache.capacity_bytes // 16)
-    memory = replace(system.tiers[0], channels=12, peak_mbps=600_000, spread_ps=0)
+    memory = replace(system.tiers[0], channels=12, peak_mbps=600_000, spread_ps=(0, 0, 0))
     return replace(system, tiers=(memory,), cache=cache)
 
 

@@ -33,6 +33,7 @@ from hypothesis import strategies as st
 
 from memsim import ledger, rules
 from memsim.errors import MemsimError
+from memsim.lanes import slice_ps
 from memsim.result import READ, WRITE, Outcome
 from memsim.system import Cache, System
 from memsim.trace import Access
@@ -63,6 +64,19 @@ def test_reads_and_writes_pass_the_cache_at_once() -> None:
     trace = MemoryTrace(regions, [(launch, columns(both))])
     assert elapsed_ps(run_both(trace, NEAR, placed(regions), plan=FixedPlan(hit=ALL))) == max(alone)
     assert max(alone) == 64 * ROW * 10**6 // L2_WRITE_MBPS + L2_PS
+
+
+def test_a_hit_in_a_far_slice_takes_longer() -> None:
+    """Each of a row's lines by itself; what is stored takes the mean wherever it goes."""
+    spread_ps = L2_PS // 2
+    far = replace(NEAR, cache=replace(NEAR.cache, spread_ps=spread_ps))
+    for at in range(4):
+        access = Access(0, 0, 0, 0, False, at, 1)
+        trace = one_kernel(kernel(tile_bytes=ROW), flat_region(0, 4, ROW), access)
+        away_ps = int(slice_ps(at * ROW, spread_ps))
+        both_ps = [elapsed_ps(took(trace, system, hit=ALL)) for system in (NEAR, far)]
+        assert both_ps[1] - both_ps[0] == away_ps - spread_ps // 2
+    assert elapsed_ps(took(rows(1, write=True), far)) == elapsed_ps(took(rows(1, write=True)))
 
 
 # Draws

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from engine_cases import GPU, HBM, L2, MemoryTrace, columns, drawn_memory, drawn_regions, kernel, run_both
+from engine_cases import (
+    GPU,
+    HBM,
+    L2,
+    MemoryTrace,
+    columns,
+    drawn_memory,
+    drawn_regions,
+    flat_region,
+    kernel,
+    one_kernel,
+    placed,
+    run_both,
+)  # fmt: skip
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memsim import fast
+from memsim import fast, fast_ring
+from memsim.fast_ring import REQUESTS_A_RUN
 from memsim.fast_state import NONE
 from memsim.options import ReplayOptions
 from memsim.result import Outcome
@@ -97,4 +112,22 @@ def in_a_ring(case: tuple[MemoryTrace, System, Memory, int, dict[str, int]]) -> 
 def test_both_loops_and_the_reference_agree(random: Random) -> None:
     case = drawn_lone_case(random)
     for name, a, b in zip(Outcome._fields, in_a_ring(case), in_events(case), strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+def test_a_replay_that_pauses_goes_on_where_it_stopped() -> None:
+    """More requests than either loop serves between two looks at Ctrl-C."""
+    region = flat_region(0, REQUESTS_A_RUN + 100_000, 64)
+    access = Access(0, 0, 0, 0, False, 0, region.rows, worked=True)
+    gpu = replace(GPU, units=1, unit_outstanding_bytes=MOST_BYTES)
+    system = System("lone", (gpu, gpu), L2, (HBM,), (), (((),), ((),)))
+    trace = one_kernel(kernel(tiles_in_flight=64, retire="in_order"), region, access)
+    with pytest.MonkeyPatch.context() as patch:
+        loop = Mock(wraps=fast_ring.run)
+        patch.setattr(fast_ring, "run", loop)
+        found = fast.run(trace, system, placed([region]), ReplayOptions(4096, {"f": 1}))
+    assert loop.call_count == 2
+    assert found.requests[0] == region.rows
+    case = trace, system, placed([region]), 4096, {"f": 1}
+    for name, a, b in zip(Outcome._fields, found, in_events(case), strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)

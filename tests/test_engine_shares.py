@@ -21,7 +21,7 @@ from engine_cases import (
     with_tier,
 )  # fmt: skip
 
-from memsim.lanes import away_ps, channel_of_lane, mean_away_ps
+from memsim.lanes import away_ps, channel_of_lane, nearest_ps
 from memsim.trace import Access
 
 ROW = 512
@@ -55,18 +55,17 @@ def test_the_units_of_a_kernel_share_what_they_may_have_outstanding(blocks: int)
 
 @pytest.mark.parametrize("lane", range(CHANNELS))
 def test_a_load_of_a_far_channel_takes_longer(lane: int) -> None:
-    spread_ps = HBM_PS
-    system = uncached(with_tier(ONE_TIER, 0, spread_ps=spread_ps))
+    system = uncached(with_tier(ONE_TIER, 0, spread_ps=(HBM_PS // 2,) * 3))
     access = Access(0, 0, 0, 0, False, lane, 1)
     found = elapsed_ps(
         replayed(one_kernel(kernel(), flat_region(0, CHANNELS, ROW), access), system, run_on=NO_CACHE)
     )
-    away = int(away_ps(channel_of_lane(lane, CHANNELS), spread_ps))
-    assert found == LOAD_PS - mean_away_ps(CHANNELS, spread_ps) + away
+    tier = system.tiers[0]
+    assert found == LOAD_PS - HBM_PS + nearest_ps(tier) + away_ps(int(channel_of_lane(lane, CHANNELS)), tier)
 
 
 def test_writes_are_as_far_from_everywhere() -> None:
-    near, far = (uncached(with_tier(ONE_TIER, 0, spread_ps=spread)) for spread in (0, HBM_PS))
+    near, far = (uncached(with_tier(ONE_TIER, 0, spread_ps=(spread,) * 3)) for spread in (0, HBM_PS // 2))
     trace = rows(8, write=True)
     assert elapsed_ps(replayed(trace, near, run_on=NO_CACHE)) == elapsed_ps(
         replayed(trace, far, run_on=NO_CACHE)

@@ -144,12 +144,12 @@ def test_a_tenth_more_is_what_a_replay_says():
 
 def test_a_tier_without_latency_has_all_its_channels_near():
     """Its loads take a tenth less of the way to the farthest channel too, and next to nothing at the end."""
-    far = with_tier(ROOMY, 0, spread_ps=2 * HBM_PS)
+    far = with_tier(ROOMY, 0, spread_ps=(HBM_PS // 2,) * 3)
     parts = {part.resource: part for part in divided(chase(tiles_in_flight=1), far).parts}
     assert parts["latency"].time_ps > 0.95 * 500 * HBM_PS
     assert parts["latency"].saved_ps == pytest.approx(parts["latency"].time_ps / 11, rel=0.01)
-    with pytest.raises(ValueError, match="hbm: spread_ps 690000 of latency_ps 344999"):
-        with_tier(far, 0, latency_ps=(HBM_PS - 1, HBM_PS))
+    with pytest.raises(ValueError, match=r"hbm: spread_ps \(172500, 172500, 172500\) of latency_ps 344998"):
+        with_tier(far, 0, latency_ps=(HBM_PS - 2, HBM_PS))
 
 
 def test_a_tenth_more_in_flight_is_a_tenth_more_of_what_units_share():

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from memsim.fast_loop import DONE, MORE_REQUESTS, PAUSED
+
 HERE = Path(__file__).parent
 
 
@@ -27,6 +29,11 @@ def run(cache: Path, *arguments: str, **environment: str) -> str:
 
 def test_interpreted(tmp_path: Path) -> None:
     assert run(tmp_path, "100", NUMBA_DISABLE_JIT="1") == "agree 100\n"
+
+
+def test_a_loop_that_pauses_and_begins_again_with_a_larger_table_gives_the_same(tmp_path: Path) -> None:
+    out = run(tmp_path, "100", "small", NUMBA_DISABLE_JIT="1")
+    assert out == f"agree 100\nreturned {DONE} {PAUSED} {MORE_REQUESTS}\n"
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,10 @@ LAYERS = (  # bottom first
     },
     {"longest", "alike", "profile_schema", "fast_state", "limits", "resources", "plan_stack"},
     {
-        "trace_batch", "fast_queue", "fast_pack", "fast_lone", "reference_parts", "profile", "nodes",
-        "plan_find", "plan_runs",
+        "trace_batch", "fast_queue", "fast_pack", "fast_lone", "reference_parts", "profile_set",
+        "profile_faults", "nodes", "plan_find", "plan_runs",
     },
-    {"trace_rules", "fast_pool", "fast_serve", "route", "plan_keep"},
+    {"trace_rules", "fast_pool", "fast_serve", "fast_lot", "profile", "route", "plan_keep"},
     {
         "trace_read", "trace_write", "fast_route", "fast_depart", "lint", "closed_form", "machine_graph",
         "plan_touch",

@@ -69,6 +69,10 @@ def test_a_sound_outcome_passes(outcome: tuple[Outcome, np.ndarray]) -> None:
         ("wire_bytes", (0, 1), -64, "bytes on the wire of link pcie: found .* at least"),
         ("initiator", (0,), 1, "cache hits of an initiator without a cache"),
         ("end_ps", (0,), -(10**9), "bytes moved by tier|kernels that end"),
+        *(
+            (f"{what}waiting_ps", (0,), -(1 << 61), f"sum {what}waiting_ps: found -.* expected 0 or more")
+            for what in ("", "tags_", "units_", "ports_", "walks_")
+        ),
         ("latency", (1, 3), 1, "requests completed"),
         ("ready_ps", (0,), 10**12, "kernels that end before they start"),
     ],

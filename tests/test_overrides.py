@@ -11,7 +11,8 @@ from machine_samples import LEVELS, SMALL, changed, toml
 
 from hwprofiles import machine_names
 from memsim.errors import ProfileError
-from memsim.profile import load_machine, value_of
+from memsim.profile import load_machine
+from memsim.profile_set import value_of
 from memsim.route import build_system
 from memsim.system import Input
 

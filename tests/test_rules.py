@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from random import Random
@@ -26,6 +27,7 @@ from memsim.placement import Piece, Placement, build_memory
 from memsim.program import build_program
 from memsim.result import LATENCY_BUCKETS
 from memsim.rules import Memory, Ops
+from memsim.system import Cache, Tier
 from memsim.trace import Access, Kernel, Region
 
 POINTS = np.array([[1, 1], [65_536, 240_000], [131_072, 480_000], [1 << 20, 400_000], [9, 9]])
@@ -133,13 +135,29 @@ def test_lanes_that_meet_more_often_than_dice_are_known() -> None:
 
 
 def test_loads_of_channels_lie_at_different_distances() -> None:
-    """Squares of evenly spread fractions: most are near, the mean is a third of the spread."""
-    away = np.array([lanes.away_ps(channel, 900_000) for channel in range(192)])
-    assert 0 <= away.min() < 1_000
-    assert 850_000 < away.max() < 900_000
-    assert lanes.mean_away_ps(192, 900_000) == away.sum() // 192 == pytest.approx(300_000, rel=0.2)
-    assert np.median(away) == pytest.approx(225_000, rel=0.3)
-    assert lanes.mean_away_ps(192, 0) == 0
+    """Nine of twenty within the spread of the nearest; the others later by `far`, few by much of `late`."""
+    tier = Tier(
+        "hbm", 1 << 40, 192, (10**6, 10**6), 512, 32, (400_000, 400_000), 10**9,
+        spread_ps=(30_000, 100_000, 200_000),
+    )  # fmt: skip
+    away = np.array([lanes.away_ps(channel, tier) for channel in range(192)])
+    late = 100_000 + 0.55 * 30_000 + 0.55**4 * 200_000  # of those between 450 and 1,000 thousandths
+    assert np.quantile(away, [0, 0.225, 0.44]) == pytest.approx([0, 15_000, 29_300], abs=1_000)
+    assert np.quantile(away, [0.47, 0.7525, 1]) == pytest.approx([101_000, late, 330_000], rel=0.03)
+    assert lanes.nearest_ps(tier) == 400_000 - away.sum() // 192
+    assert lanes.nearest_ps(replace(tier, spread_ps=(0, 0, 0))) == 400_000
+
+
+def test_hits_lie_in_slices_at_different_distances() -> None:
+    """Evenly spread, the same for all bytes of a line; with the nearest, the mean is the latency."""
+    away = np.array([lanes.slice_ps(line * 128 + 127, 30_000) for line in range(4096)])
+    assert np.quantile(away, [0, 0.25, 0.5, 0.75, 1]) == pytest.approx(
+        [0, 7.5e3, 15e3, 22.5e3, 30e3], abs=900
+    )
+    assert away[7] == lanes.slice_ps(7 * 128, 30_000)
+    assert abs(np.corrcoef(away[1:], away[:-1])[0, 1]) < 0.05
+    cache = Cache("l2", 1 << 20, (10**6, 10**6), 143_000, spread_ps=30_000)
+    assert lanes.nearest_slice_ps(cache) + away.mean() == pytest.approx(143_000, abs=300)
 
 
 def test_all_bytes_of_a_lane_lie_on_one_channel() -> None:

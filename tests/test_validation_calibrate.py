@@ -469,7 +469,7 @@ def test_the_command_prints_a_table_and_writes_when_told(capsys, folder: Path, m
     assert abs(int(found_ns) - 412) <= 2  # a chase's loads are not as far as all channels are on average
     assert row[:6] == ["tier.hbm.latency", str(mine), f"{held_ns:.0f}", "ns", found_ns, "ns"]
     assert float(row[6].rstrip("%")) == pytest.approx(100 * (1 - held_ns / 412), abs=0.6)
-    assert row[7] == "0.0%"
+    assert float(row[7].rstrip("%")) <= 0.1
     assert row[8:10] == ["37", "direct"]
     assert mine.read_text(encoding="utf-8") == old
     code, out, _ = ran(capsys, *words, "--write", "--json")

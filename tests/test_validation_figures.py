@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -332,6 +333,15 @@ def test_all_machines_are_drawn_beside_the_public_tables(machine, tmp_path, monk
     assert names == [*(f"toy/{name}.svg" for name in families), "public/public-mess-h100-hbm2e.svg"]
     assert steps == [(done, 6) for done in range(6)]
     assert figures.machines(machine) == [machine]
+
+
+def test_a_repeated_run_is_drawn_only_by_its_own_name(machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(figures_public, "figures", lambda: [])
+    monkeypatch.setattr(figures_plot, "draw", lambda figure, folder: [folder / f"{figure.name}.svg"])
+    again = machine.with_name("toy-again")
+    shutil.copytree(machine, again)
+    assert {path.parent.name for path in figures.draw_all(tmp_path / "out", machine.parent)} == {"toy"}
+    assert {path.parent.name for path in figures.draw_all(tmp_path / "out", again)} == {"toy-again"}
 
 
 def test_every_public_table_but_one_has_a_figure():

@@ -24,8 +24,9 @@ from validation import (
 )
 from validation.figures_rows import FamilyRows
 from validation.measure import micro_stream, remote
-from validation.predict_script import Bench, Grid, Lengths, Move, Script, keep_busy
+from validation.predict_script import Bench, Grid, Lengths, Move, Script, percentile_ps
 from validation.predict_stream import Stream
+from workloads import costs
 from workloads.grid import even, one
 
 FOLDER = figures.MEASURED / "nvidia-h200"
@@ -172,22 +173,21 @@ def test_a_warp_waits_for_its_loads_and_for_no_store() -> None:
     ]
 
 
-def test_units_that_are_kept_busy_leave_the_others_to_a_small_grid() -> None:
+def test_a_script_may_have_some_units_alone() -> None:
     """Eight blocks on two units share their outstanding bytes; on eight they would not."""
     system = predict.system_of("h200")
     runner = replace(system.initiators[0], unit_outstanding_bytes=4096)
     system = replace(system, initiators=(runner, *system.initiators[1:]))
 
-    def time_ns(busy: int) -> float:
-        script = Script()
+    def time_ns(units: int) -> float:
+        script = Script(units=units)
         data = script.region(1 << 13, 512)
-        keep_busy(script, busy)
         moves = [Move(data, even(0, 7, 8), 1 << 13)]
         kernel = script.kernel(Grid(8, 4, 4096, 1), moves)
         with Bench(system) as bench:
             return bench.run(script).inside_ns(kernel)
 
-    assert time_ns(130) > 3.5 * time_ns(0)
+    assert time_ns(2) > 3.5 * time_ns(0)
 
 
 def test_a_chase_visits_places_once_before_and_rests_where_it_ends() -> None:
@@ -212,15 +212,31 @@ def percentiles(system: System) -> list[float]:
 
 
 def test_percentiles_of_loads_are_how_far_channels_lie() -> None:
-    """Loads of near channels take all but the mean of the spread (a third of it), of far ones the rest."""
+    """And two reads of the clock: of the near half, of the nearest of the far one, and of the latest."""
     system = predict.system_of("h200")
     hbm = system.tiers[0]
-    assert percentiles(replace(system, tiers=(replace(hbm, spread_ps=0),))) == pytest.approx([1, 1, 1])
-    low, middle, high = percentiles(system)
-    third = hbm.spread_ps / 3 / hbm.latency_ps[0]
-    assert low == pytest.approx(1 - third, abs=0.08)
-    assert middle == pytest.approx(1 - third / 4, abs=0.08)
-    assert high == pytest.approx(1 + third * 1.7, abs=0.12)
+    mean_ns, clock = hbm.latency_ps[0] / 1000, predict_chase.CLOCK_NS
+    alike = percentiles(replace(system, tiers=(replace(hbm, spread_ps=(0, 0, 0)),)))
+    assert alike == pytest.approx([1 + clock / mean_ns] * 3, abs=0.06)  # a bucket is 0.09 wide
+    within, far, late = (part / 1000 / mean_ns for part in hbm.spread_ps)
+    low, middle, high = (part - clock / mean_ns for part in percentiles(system))
+    assert middle - low == pytest.approx(far, abs=0.07)
+    assert high - middle == pytest.approx(0.91**4 * late + 0.82 * within, abs=0.07)
+
+
+def test_a_single_load_takes_the_reading_of_the_clock_too(monkeypatch) -> None:
+    system, row = predict.system_of("h200"), {"footprint": 65_536.0, "percent": 50.0}
+    with Bench(system) as bench:
+        with_clock = predict_chase.single(row, system).time_ns(bench)
+        monkeypatch.setattr(predict_chase, "CLOCK_NS", 0.0)
+        assert with_clock - predict_chase.single(row, system).time_ns(bench) == pytest.approx(12.0)
+
+
+def test_percentiles_lie_evenly_in_a_bucket() -> None:
+    loads = np.zeros(24, np.int64)
+    loads[16], loads[17] = 10, 30  # 16 to 18 ps, 18 to 20 ps
+    found = [percentile_ps(loads, percent) for percent in (12.5, 25, 62.5, 85)]
+    assert found == pytest.approx([17, 18, 19, 19.6])
 
 
 def test_streams_beside_a_chase_outlast_it_and_pauses_make_them_slower() -> None:
@@ -344,6 +360,40 @@ def test_a_warp_pays_the_latency_of_its_work_once_a_turn() -> None:
     turns = 4096 / predict_gather.of_row(row).turn_rows
     assert turns == 32
     assert times[1] - times[0] == pytest.approx(turns * 1000, rel=0.02)
+
+
+def test_loops_of_measuring_kernels_have_a_prologue_and_empty_kernels_have_none() -> None:
+    """Nor has a copy engine, nor a kernel of `launch.*`, which gives the GPU's own set-up."""
+    system, script, grid = predict.system_of("h200"), Script(), Grid(2, tile_bytes=512)
+    data, tiny = script.region(2, 512), {"kernel": "tiny", "nodes": 2.0}
+    moves = [Move(data, even(0, 1, 1), 2)]
+    times = []
+    for startup in ("0 ns", "3 us"):
+        with costs.tried({"kernel.measured.startup": startup}), Bench(system) as bench:
+            kernels = [script.kernel(grid, moves), script.kernel(grid, moves, initiator="copy")]
+            found = [script.kernels[kernel].startup_ps for kernel in [*kernels, script.kernel(grid)]]
+            times.append(predict.PLAIN["launch.gap"](tiny, system).time_ns(bench))
+    assert found == [3_000_000, 0, 0]
+    assert times[0] == times[1]
+
+
+@pytest.mark.parametrize(("calls", "kept"), [(400, True), (1280, False)])
+def test_small_lists_of_a_gather_are_in_the_cache_behind_any_reads(calls: int, kept: bool) -> None:
+    """As many as one of the two copies' share of it holds: 20.9 MB."""
+    system, moved = predict.system_of("h200"), []
+    row = {"row": 2048.0, "count": 4096.0, "blocks": 1024.0, "calls": float(calls), "region": float(1 << 30)}
+
+    class Kept(Bench):
+        def run(self, script: Script) -> predict_script.Times:
+            times = super().run(script)
+            moved.append(times.outcome.issued[1, :, 0].tolist())
+            return times
+
+    with Kept(system) as bench:
+        predict_gather.gather(row, system).time_ns(bench)
+    ((from_hbm, hits),) = moved
+    assert (hits > 0.7 * 4096 * 4) == kept
+    assert (from_hbm == 4096 * 4) == (not kept)
 
 
 def public_families() -> dict[str, FamilyRows]:

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memsim.errors import UsageError, cut, nearest
-from memsim.profile import lineage, load_machine, locate, read_table
+from memsim.profile import load_machine
 from memsim.route import build_system
 from validation import calibrate_constants, calibrate_direct, calibrate_fit, predict
 from validation.calibrate_constants import DIRECT, FIT, Constant, Place
+from validation.calibrate_files import Files, held
 from validation.calibrate_fit import MOST_TRIES, Search, Value
 from validation.calibrate_values import Kind, kind_of, number
 from validation.figures_rows import Row
@@ -127,8 +128,7 @@ class _Work:
         self.device = device_of(folder)
         self.values: dict[Place, Value] = {}  # found so far
         self.notes: dict[Place, str] = {}
-        self._tables: dict[str, Mapping[str, Any]] = {}
-        self._lineages: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
+        self._files = Files()
         self._known: dict[tuple[Any, ...], float] = {}  # times of replayed points [ns]
         self._done = self._total = 0
 
@@ -176,41 +176,17 @@ class _Work:
             self.notes[constant.place] = note
             return None
         machine = predict.machine_of(self.folder, constant.family)
-        return _Task(constant, kind, rows, machine, self._held(constant))
+        return _Task(constant, kind, rows, machine, held(constant))
 
     def _lacking(self, constant: Constant, kind: Kind | None) -> str:
         """Why a constant cannot be found, whatever was measured; "" if it can."""
         if kind is None:
             return "no file has such a key yet"
-        if not constant.of_kernel and not self._has(constant.file, constant.path):
+        if not constant.of_kernel and not self._files.has(constant.file, constant.path):
             return f"{constant.file} has no [{constant.path.rpartition('.')[0]}]"
         if constant.method == FIT and constant.family not in predict.recipes():
             return f"no recipe predicts {constant.family} yet"
         return ""
-
-    def _has(self, machine: str, path: str) -> bool:
-        """Whether a machine has the table that a path lies in."""
-        table = self._table(machine)
-        for part in path.split(".")[:-1]:
-            if not isinstance(table.get(part), dict):
-                return False
-            table = table[part]
-        return True
-
-    def _table(self, machine: str) -> Mapping[str, Any]:
-        if machine not in self._tables:
-            self._tables[machine] = read_table(locate(machine))
-        return self._tables[machine]
-
-    def _held(self, constant: Constant) -> Value | None:
-        """What its file says, None if nothing."""
-        if constant.of_kernel:
-            fact = costs.known().get(constant.path)
-            if fact is None:
-                return None
-            return float(fact.value) if constant.path.endswith(costs.SHARES) else fact.value
-        held = dict(load_machine(constant.file).quantities()).get(constant.path)
-        return held.value if held else None
 
     # Finding -----------------------------------------------------------------------------------------------
 
@@ -295,19 +271,8 @@ class _Work:
         """What was found so far, and what is tried, as `--set` takes it: what the machine has."""
         values = self._values(trial)
         paths = sorted({path for _, path in values})
-        found = [(path, self._ruling(machine, path, values)) for path in paths]
+        found = [(path, self._files.ruling(machine, path, values)) for path in paths]
         return [f"{path}={value}" for path, value in found if value is not None]
-
-    def _ruling(self, machine: str, path: str, values: Mapping[Place, Value]) -> Value | None:
-        """What was found for a path in the nearest of a machine's files that has such a number."""
-        if path.startswith(f"{costs.GROUP}.") or not self._has(machine, path):
-            return None
-        if machine not in self._lineages:
-            self._lineages[machine] = lineage(locate(machine))
-        for file, table in self._lineages[machine]:
-            if (file, path) in values or _says(table, path):
-                return values.get((file, path))
-        return None
 
     def _costs(self, trial: Mapping[Place, Value | None]) -> dict[str, Value]:
         """The same, of costs of kernels."""
@@ -323,16 +288,6 @@ class _Work:
         self._done = min(done, self._total)
         if self.progress:
             self.progress(self._done, self._total)
-
-
-def _says(table: Mapping[str, Any], path: str) -> bool:
-    """Whether one file by itself holds the number at a path."""
-    found: Any = table
-    for part in path.split("."):
-        if not isinstance(found, dict) or part not in found:
-            return False
-        found = found[part]
-    return True
 
 
 def calibrate_rows(folder: Path, constant: Constant) -> tuple[Row, ...]:

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 MEASURED = Path(__file__).with_name("measured")
 PUBLIC = "public"
+AGAIN = "-again"  # after a machine's name: the folder of its repeated run, no machine of its own
 
 
 def draw_all(out: Path, measured: Path | None = None, progress: Progress | None = None) -> list[Path]:
     """Draw everything that was measured, and the public tables; the files written, in order.
 
-    measured   a folder of machines, or one machine's folder; None: the one that comes with memsim
+    measured   a folder of machines, of which repeated runs (<machine>-again) are left out, or one machine's
+               folder; None: the one that comes with memsim
 
     UsageError for a folder without measurements, OutputError if `out` cannot be written, MissingExtra without
     matplotlib.
@@ -51,6 +53,8 @@ def _drawn(figure: figures_model.Figure, folder: Path) -> list[Path]:
 def _measured(measured: Path | None) -> Iterator[tuple[str, figures_model.Figure]]:
     """(machine, figure) of every measured family."""
     for folder in machines(measured):
+        if folder != measured and folder.name.endswith(AGAIN):
+            continue
         families = figures_rows.read_machine(folder)
         for family in (*families, *figures_views.combined(families)):
             device = figures_rows.device(folder, family)

@@ -32,16 +32,20 @@ class FamilyRows:
 
 def read_machine(folder: Path, campaign: Path = points.CAMPAIGN) -> list[FamilyRows]:
     """Every family of a machine's folder, in name order: for each point its newest row without an error."""
-    known = {family.name: family for family in points.read_campaign(campaign)}
+    known = _known(campaign)
     paths = sorted(path for path in folder.glob("*.csv") if path.stem != "captured")
     return [_family(path, known.get(path.stem)) for path in paths]
 
 
 def read_family(folder: Path, name: str, campaign: Path = points.CAMPAIGN) -> FamilyRows | None:
     """One family of a machine's folder as `read_machine` gives it; None where it was not measured."""
-    known = {family.name: family for family in points.read_campaign(campaign)}
     path = folder / f"{name}.csv"
-    return _family(path, known.get(name)) if path.is_file() else None
+    return _family(path, _known(campaign).get(name)) if path.is_file() else None
+
+
+def _known(campaign: Path) -> dict[str, points.Family]:
+    """The families of a campaign by name."""
+    return {family.name: family for family in points.read_campaign(campaign)}
 
 
 def _family(path: Path, family: points.Family | None) -> FamilyRows:
@@ -53,8 +57,8 @@ def _family(path: Path, family: points.Family | None) -> FamilyRows:
 
 def read_rows(folder: Path, name: str, campaign: Path = points.CAMPAIGN) -> list[Row]:
     """The newest row of each point of one family, failed ones too; none where it was not measured."""
-    known = {family.name: family for family in points.read_campaign(campaign)}
-    return [_typed(row) for row in _newest(folder / f"{name}.csv", known.get(name))]
+    newest = _newest(folder / f"{name}.csv", _known(campaign).get(name))
+    return [_typed(row) for row in newest]
 
 
 def _axes(found: Sequence[Mapping[str, str]], family: points.Family | None) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ A thread takes one 16-byte word of the rows, four words at once: a warp asks for
 it needs, then for 2 KiB of rows, and goes on when all of it has come and is added up. The lists of a replay
 were written just before it, by another kernel, and hold other rows in each: none comes back soon unless the
 region is small. The calls before the one that is predicted are one kernel here, that reads as many bytes of
-other rows.
+other rows. Lists of 17 MB and less are found in the L2 behind reads of hundreds of MB, for they were written;
+those of 29 MB and more are not. The L2 of a replay keeps what was used last: small lists are read again.
 
 Of rows below 2 KiB a warp takes whole ones here, as many as come nearest to 2 KiB; where that is not quite
 2 KiB, there are so many warps that as many bytes are under way as in truth. Longer rows are several pieces.
@@ -82,12 +83,21 @@ def gather(row: Row, system: System) -> Job:
         nbytes = min(KNOWN_BYTES, calls // 2 * rows * count(row, "row"))
         before = script.region(nbytes // what.piece_bytes, what.piece_bytes)
     _whole(script, lists, units, write=True)
-    kernels, random = [_whole(script, before, units)], np.random.default_rng(1)
+    kernels = [_whole(script, before, units)]
+    if before != data and _stay_kept(rows * calls * INDEX_BYTES, system):
+        kernels = [_whole(script, lists, units)]
+    random = np.random.default_rng(1)
     for call, length in enumerate(lengths.calls, calls // 2):
         drawn = distinct(length, region_bytes // count(row, "row"), random)
         moves = list(what.moves(data, lists, call * rows, drawn))
         kernels.append(script.kernel(what.grid(units), moves))
     return lengths.job(script, kernels)
+
+
+def _stay_kept(nbytes: int, system: System) -> bool:
+    """Whether so many bytes of lists, once written, are still in the cache: what a copy has room for."""
+    cache = system.cache
+    return cache is not None and nbytes <= cache.capacity_bytes // cache.copies
 
 
 def _whole(script: Script, region: int, units: int, write: bool = False) -> int:

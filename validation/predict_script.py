@@ -1,7 +1,8 @@
 """What a measured kernel did, as a trace: regions, kernels, what each block moves; and its replay.
 
 Recipes (`predict_stream` and its like) fill a `Script`; a `Bench` replays it on one machine and tells when
-each kernel started and ended. Nothing is fitted here: every number of time comes from the machine file.
+each kernel started and ended. Nothing is fitted here: every number of time comes from the machine file, and
+from `workloads/costs.toml` what the prologue of a loop takes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from memsim.system import System
 from memsim.trace import Access, Kernel, Region
 from memsim.trace_write import TraceWriter
 from validation.figures_rows import Row, number
+from workloads import costs
 from workloads.grid import Blocks
 
 Int64s = npt.NDArray[np.int64]
@@ -31,12 +33,13 @@ Int64s = npt.NDArray[np.int64]
 PS = 1000  # picoseconds of a nanosecond
 MANY = 65_536  # tiles in flight: as many as the unit and its memories let
 WORD_BYTES = 4  # a thread's unit of arithmetic
-FOREVER_PS = 10**13  # longer than any measured kernel
+FAMILY = "measured"  # of kernels that measure
 
 
 class Grid(NamedTuple):
     """Blocks of a kernel and how they work; the fields are those of `memsim.trace.Kernel`.
 
+    startup_ps   None: of kernels that measure (`kernel.measured`), where it moves anything and a GPU runs it
     worked_rows  rows of a tile of a worked access; each takes an operation of the fp32 unit a word of it
     """
 
@@ -44,7 +47,7 @@ class Grid(NamedTuple):
     per_unit: int = 1
     tile_bytes: int = 1 << 20
     tiles: int = 1
-    startup_ps: int = 0
+    startup_ps: int | None = None
     drain_ps: int = 0
     worked_rows: int = 0
 
@@ -69,6 +72,7 @@ class Script:
     """A trace in the making.
 
     warps    of a block of the GPU, where a block of the trace stands for one of them: they begin together
+    units    of the GPU that blocks may be on, as those of a small grid are; 0: all
     place    region names -> tier;  runs  kernel names -> initiator; what is not there lies, or runs, first
     """
 
@@ -79,6 +83,7 @@ class Script:
     accesses: list[list[Access]] = field(default_factory=list)
     place: dict[str, str] = field(default_factory=dict)
     runs: dict[str, str] = field(default_factory=dict)
+    units: int = 0
 
     def region(self, rows: int, row_bytes: int, tier: str = "", kind: str = "activation") -> int:
         """Add a region of whole rows; its number."""
@@ -94,10 +99,13 @@ class Script:
 
     def kernel(self, grid: Grid, moves: Sequence[Move] = (), *, stream: int = 0, initiator: str = "") -> int:
         """Add a launch after the one before it in the same stream; its number."""
+        startup_ps = grid.startup_ps
+        if startup_ps is None:
+            startup_ps = costs.of(FAMILY)["startup_ps"] if moves and not initiator else 0
         row = Kernel(
             id=-1,
             name="",
-            family="measured",
+            family=FAMILY,
             layer=-1,
             step=0,
             stream=stream,
@@ -110,7 +118,7 @@ class Script:
             retire="any",
             flops_per_tile=grid.tile_bytes // WORD_BYTES if grid.worked_rows else 0,
             flops_unit="fp32" if grid.worked_rows else "none",
-            startup_ps=grid.startup_ps,
+            startup_ps=startup_ps,
             drain_ps=grid.drain_ps,
         )
         number = self.launch(row, [_access(move) for move in moves])
@@ -153,7 +161,7 @@ class Script:
 
     def key(self) -> bytes:
         """Equal for scripts that are."""
-        plain = (self.warps, self.regions, self.kernels, self.place, self.runs)
+        plain = (self.warps, self.units, self.regions, self.kernels, self.place, self.runs)
         digest = hashlib.blake2b(repr(plain).encode())
         for access in (access for accesses in self.accesses for access in accesses):
             digest.update(repr(replace(access, gather=None)).encode())
@@ -227,7 +235,7 @@ class Bench:
         script.write(path)
         result = simulate.replay(
             path,
-            begun_together(self.system, script.warps),
+            begun_together(self.system, script.warps, script.units),
             place=[f"{region}={tier}" for region, tier in script.place.items()],
             run_on=[f"{kernel}={runner}" for kernel, runner in script.runs.items()],
             bound=False,
@@ -236,10 +244,11 @@ class Bench:
         return Times(result.outcome.start_ps.tolist(), result.outcome.end_ps.tolist(), result.outcome)
 
 
-def begun_together(system: System, blocks: int) -> System:
-    """The machine, so many blocks of whose first initiator begin in the time of one."""
+def begun_together(system: System, blocks: int, units: int = 0) -> System:
+    """The machine, so many blocks of whose first initiator begin in the time of one, on so many units."""
     first, *others = system.initiators
-    return replace(system, initiators=(replace(first, dispatch_ps=first.dispatch_ps // blocks), *others))
+    first = replace(first, dispatch_ps=first.dispatch_ps // blocks, units=units or first.units)
+    return replace(system, initiators=(first, *others))
 
 
 @dataclass(frozen=True)
@@ -298,13 +307,11 @@ class Lengths:
         return Job(read, written, time_ns)
 
 
-def keep_busy(script: Script, units: int) -> None:
-    """Occupy so many units for good: what is launched later shares the others, as blocks of a small grid do.
-
-    A trace's blocks go to the emptiest unit; where they stand for the warps of a block, they belong together.
-    """
-    if units:
-        script.kernel(Grid(units, startup_ps=FOREVER_PS), stream=len(script.kernels) + 1)
+def percentile_ps(loads: Int64s, percent: float) -> float:
+    """A percentile of a latency histogram, whose loads lie evenly in each bucket [ps]."""
+    floors = np.array([bucket_floor_ps(bucket) for bucket in range(len(loads) + 1)], np.float64)
+    before = np.concatenate(([0], np.cumsum(loads)))
+    return float(np.interp(percent / 100 * before[-1], before, floors))
 
 
 def bucket_middles_ps(buckets: int) -> npt.NDArray[np.float64]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from memsim.system import System
 from validation.figures_rows import Row
-from validation.predict_script import MANY, Bench, Grid, Job, Lengths, Move, Script, count, keep_busy
+from validation.predict_script import MANY, Bench, Grid, Job, Lengths, Move, Script, count
 from workloads.grid import even
 
 ROW_BYTES = 512  # what a warp's 32 threads ask for in one load
@@ -121,12 +121,10 @@ def long_calls(what: Stream, nbytes: int, units: int) -> Job:
 
 
 def _with_buffers(what: Stream, sizes: Sequence[int], units: int) -> tuple[Script, list[list[int]]]:
-    """A script with the regions of each buffer; units that a small grid leaves idle are out of its way."""
-    script = Script(what.warps if what.by_warp else 1)
+    """A script with the regions of each buffer; a small grid has a unit for each block."""
+    script = Script(what.warps, units=min(what.blocks, units)) if what.by_warp else Script()
     halves = 2 if what.kind == "copy" else 1
     regions = [[script.region(size // ROW_BYTES, ROW_BYTES) for _ in range(halves)] for size in sizes]
-    if what.by_warp:
-        keep_busy(script, max(0, units - what.blocks))
     return script, regions
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from memsim.errors import UsageError, cut, nearest
 from validation import figures, figures_rows
+from validation.figures import AGAIN
 from validation.figures_rows import FamilyRows, Row, number
 from validation.figures_words import said
 from validation.measure import points
 from validation.measure import rows as csv_rows
 from validation.measure.rows import NOISY, percentile
 
-AGAIN = "-again"  # after a machine's name: the folder of its repeated run
 WANTED = 0.95  # of the points of GPU families shall have steady samples
 
 
