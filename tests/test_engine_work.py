@@ -129,3 +129,28 @@ def test_blocks_of_a_unit_take_the_fixed_times_of_their_tiles_side_by_side() -> 
     system = uncached(with_gpu(ONE_TIER, units=1))
     took = elapsed_ps(replayed(one_kernel(launch, flat_region(0, 4, LINE), access), system, run_on=NO_CACHE))
     assert 10**9 + LOAD_PS <= took < 1.01 * 10**9
+
+
+def test_blocks_of_a_unit_take_turns_at_its_arithmetic() -> None:
+    """Two of three blocks begin together. In turns of a quarter the first ends a quarter before the second,
+    and the third loads when the second is about to end; without turns it loads while the second computes."""
+    flops = 4 * GPU.bf16_mflops // 10
+    work_ps = transfer_ps(flops, GPU.bf16_mflops)
+    assert work_ps // 4 < LOAD_PS < work_ps
+    launch = kernel(blocks=3, blocks_per_unit=2, flops_per_tile=flops, flops_unit="bf16")
+    access = Access(0, 0, 2, 0, False, 0, 3, spread="even", worked=True)
+    trace = one_kernel(launch, flat_region(0, 3, LINE), access)
+
+    def took(turn_ps: int) -> int:
+        system = uncached(with_gpu(ONE_TIER, units=1, turn_ps=turn_ps))
+        return elapsed_ps(replayed(trace, system, run_on=NO_CACHE))
+
+    assert took(work_ps // 4) == LOAD_PS + 7 * work_ps // 4 + LOAD_PS + work_ps
+    assert took(0) == took(work_ps) == LOAD_PS + 3 * work_ps
+
+
+def test_a_block_that_has_its_unit_for_itself_takes_no_turns() -> None:
+    launch = kernel(flops_per_tile=FLOPS, flops_unit="bf16")
+    trace = one_kernel(launch, flat_region(0, 1, LINE), Access(0, 0, 0, 0, False, 0, 1, worked=True))
+    system = uncached(with_gpu(ONE_TIER, turn_ps=1))
+    assert elapsed_ps(replayed(trace, system, run_on=NO_CACHE)) == LOAD_PS + WORK_PS

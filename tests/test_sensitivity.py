@@ -145,6 +145,14 @@ def worked() -> tuple[MemoryTrace, frozenset[int]]:
 
 
 @cache
+def in_turns() -> tuple[MemoryTrace, frozenset[int]]:
+    """Many blocks of a unit that each compute for long, then let another in."""
+    access = Access(0, 0, 2047, 0, False, 0, 2048, spread="even", worked=True)
+    launch = kernel(blocks=2048, blocks_per_unit=2, flops_per_tile=10**6, flops_unit="fp32")
+    return MemoryTrace((flat_region(0, 2048, 64),), [(launch, columns([access]))]), frozenset({0})
+
+
+@cache
 def handed() -> tuple[MemoryTrace, frozenset[int]]:
     """A kernel that waits for one of the first initiator."""
     launches = [(kernel(0, family="first"), columns([])), (kernel(1, waits_for=(0,)), columns([]))]
@@ -189,6 +197,7 @@ def exercises(path: str, system: System) -> Iterator[tuple[tuple[MemoryTrace, fr
             "port_write": [(writes(), home), (moved_inside(), home)],
             "request": [(probe, tier) for probe in (reads(), one_block()) for tier in tiers],
             "work_latency": [(worked(), home)],
+            "turn": [(in_turns(), home)],
             "wake": [(handed(), home)],
             "tags": [(large_copies(write=False), tier) for tier in tiers],
             "credits": [(large_copies(write=True), tier) for tier in tiers],

@@ -28,7 +28,12 @@ FACTS = (
         "FLA fused_recurrent gated delta rule: BV = min(8, V), 1 warp",
     ),
     Fact("kernel.gdn.state", "fp32, value-major", "stated", "vLLM mamba_utils: GDN state (heads, Dv, Dk)"),
-    Fact("kernel.gdn.blocks_per_unit", "32", "assumed", "the most blocks that a unit of an H200 holds"),
+    Fact(
+        "kernel.gdn.blocks_per_unit",
+        "32",
+        "measured",
+        "clocks read by each program on an H200: up to 32 beside each other, the most that it holds",
+    ),
     Fact(
         "kernel.gdn.tiles_in_flight", "8", "assumed", "a program asks for all that it reads before it waits"
     ),
