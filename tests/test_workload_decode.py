@@ -168,7 +168,7 @@ def test_grids_are_those_of_the_production_kernels(tmp_path):
             grids[last] = kernel.blocks, kernel.blocks_per_unit, kernel.tile_rows, kernel.tiles_in_flight
     assert grids == {
         **{f"kda-conv-{name}": (16, 16, 3, 8) for name in "qkv"},
-        "kda": (128, 6, 32, 8),
+        "kda": (128, 4, 32, 8),
         "mla": (132, 1, 64, 2),
         "mla-combine": (4, 8, 1, 1),
         "dsa-index": (132, 1, 256, 3),
