@@ -71,8 +71,8 @@ def test_states_that_stay_in_the_cache_do_not_wait_for_hbm(tmp_path):
 
 def test_a_combine_pass_takes_as_long_as_its_splits(tmp_path):
     """As a profiler sees them on an H200 (FlashMLA of vLLM 0.22.0): from the attention's end to its own. One
-    layer's calls in a row find their code in the caches: what its coming from memory takes is taken off. Known:
-    a split takes 0.19 us, measured 0.22, so the pass comes out 5 to 9 % short.
+    layer's calls in a row find their code in the caches: what its coming from memory takes is taken off.
+    Known: a split takes 0.19 us, measured 0.22, so the pass comes out 5 to 9 % short.
     """
     start_ps = costs.of("mla-combine")["startup_ps"]
     for context, splits, measured_us in ((3072, 48, 10.8), (12_288, 96, 20.7), (16_384, 128, 28.1)):
