@@ -60,14 +60,14 @@ from memsim.fast_state import (  # fmt: skip
     TILE_WORKED,
     TO_WORK,
     TRANSFER,
+    TURNS,
+    TURNS_LEFT,
     UNIT,
     UNITS,
     WAITS,
     WALKS,
     WORKED,
     WORKED_PS,
-    TURNS,
-    TURNS_LEFT,
     WORKING_PS,
 )
 from memsim.jit import at, inner

@@ -257,14 +257,9 @@ class Replay:
         unit = self.machine.arithmetic[block.initiator][block.unit]
         end_ps = unit.book(self.now_ps, int(flops), int(program.mflops[kernel]))
         if left:
-            self.env.process(self.wait_for_turn(block, tile, end_ps, left))
+            self.env.process(self.finish_work(block, tile, end_ps, left))
         else:
             self.settle(block, tile, end_ps + int(program.work_ps[kernel]))
-
-    def wait_for_turn(self, block: Block, tile: Tile, end_ps: int, left: int) -> Steps:
-        """Let a turn end, and take the next."""
-        yield self.at(end_ps - self.now_ps, WORKED, block.block, tile.number)
-        self.take_turn(block, tile, left - 1)
 
     def settle(self, block: Block, tile: Tile, end_ps: int) -> None:
         """A tile's arithmetic ends at end_ps; the tile now if that is now and it waits for none before it."""
@@ -277,10 +272,13 @@ class Replay:
         else:
             self.env.process(self.finish_work(block, tile, end_ps))
 
-    def finish_work(self, block: Block, tile: Tile, end_ps: int) -> Steps:
-        """Let a tile's arithmetic end."""
+    def finish_work(self, block: Block, tile: Tile, end_ps: int, left: int = 0) -> Steps:
+        """Let a tile's arithmetic end, or a turn of it; left: turns after it."""
         yield self.at(end_ps - self.now_ps, WORKED, block.block, tile.number)
-        self.end_tile(block, tile)
+        if left:
+            self.take_turn(block, tile, left - 1)
+        else:
+            self.end_tile(block, tile)
 
     def end_tile(self, block: Block, tile: Tile) -> None:
         """A tile is no longer outstanding."""

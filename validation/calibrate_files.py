@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,7 @@ class Files:
 
     def has(self, machine: str, path: str) -> bool:
         """Whether a machine has the table that a path lies in."""
-        table = self._table(machine)
-        for part in path.split(".")[:-1]:
-            if not isinstance(table.get(part), dict):
-                return False
-            table = table[part]
-        return True
+        return isinstance(_found(self._table(machine), path.split(".")[:-1]), dict)
 
     def _table(self, machine: str) -> Mapping[str, Any]:
         if machine not in self._tables:
@@ -40,7 +35,7 @@ class Files:
         if machine not in self._lineages:
             self._lineages[machine] = lineage(locate(machine))
         for file, table in self._lineages[machine]:
-            if (file, path) in values or _says(table, path):
+            if (file, path) in values or _found(table, path.split(".")) is not None:
                 return values.get((file, path))
         return None
 
@@ -56,11 +51,11 @@ def held(constant: Constant) -> Value | None:
     return found.value if found else None
 
 
-def _says(table: Mapping[str, Any], path: str) -> bool:
-    """Whether one file by itself holds the number at a path."""
+def _found(table: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """What a file by itself holds at a path, None if nothing."""
     found: Any = table
-    for part in path.split("."):
+    for part in path:
         if not isinstance(found, dict) or part not in found:
-            return False
+            return None
         found = found[part]
-    return True
+    return found

@@ -96,8 +96,7 @@ def gather(row: Row, system: System) -> Job:
 
 def _stay_kept(nbytes: int, system: System) -> bool:
     """Whether so many bytes of lists, once written, are still in the cache: what a copy has room for."""
-    cache = system.cache
-    return cache is not None and nbytes <= cache.capacity_bytes // cache.copies
+    return nbytes <= system.cache.capacity_bytes // system.cache.copies
 
 
 def _whole(script: Script, region: int, units: int, write: bool = False) -> int:

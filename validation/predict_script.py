@@ -309,12 +309,16 @@ class Lengths:
 
 def percentile_ps(loads: Int64s, percent: float) -> float:
     """A percentile of a latency histogram, whose loads lie evenly in each bucket [ps]."""
-    floors = np.array([bucket_floor_ps(bucket) for bucket in range(len(loads) + 1)], np.float64)
     before = np.concatenate(([0], np.cumsum(loads)))
-    return float(np.interp(percent / 100 * before[-1], before, floors))
+    return float(np.interp(percent / 100 * before[-1], before, _bucket_ends_ps(len(loads))))
 
 
 def bucket_middles_ps(buckets: int) -> npt.NDArray[np.float64]:
     """Middle of each bucket of a latency histogram [ps]."""
-    floors = np.array([bucket_floor_ps(bucket) for bucket in range(buckets + 1)], np.float64)
-    return (floors[1:] + floors[:-1]) / 2
+    ends = _bucket_ends_ps(buckets)
+    return (ends[1:] + ends[:-1]) / 2
+
+
+def _bucket_ends_ps(buckets: int) -> npt.NDArray[np.float64]:
+    """Where buckets of a latency histogram begin, and where the last one ends [ps]."""
+    return np.array([bucket_floor_ps(bucket) for bucket in range(buckets + 1)], np.float64)
